@@ -1,0 +1,47 @@
+# Thin on purpose: every target is a command one could type.
+SHELL := /bin/bash
+VENV  := .venv
+BIN   := $(VENV)/bin
+PY    ?= python3
+# One place for what this checkout makes: a model fetched for the tests is the demo's model too.
+export RADCHAT_HOME ?= $(CURDIR)/.demo
+
+.DEFAULT_GOAL := help
+.PHONY: help setup model demo chat check test test-slow bench size
+
+help:  ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+setup: $(VENV)/.done  ## a virtual environment with radchat and its tools
+
+$(VENV)/.done: pyproject.toml constraints.txt
+	$(PY) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+model: setup  ## the small real model (SmolLM2-135M, 73 MB to fetch), once
+	@$(BIN)/radchat models show smollm2-135m >/dev/null 2>&1 || $(BIN)/radchat models pull smollm2-135m
+
+demo: model  ## a tour: two turns, a three-way fork, the tree with its cache, a restart
+	$(BIN)/radchat demo
+
+chat: model  ## open the chat
+	$(BIN)/radchat chat
+
+check: setup  ## lint, types, import directions
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+test: model  ## all tests but the slow ones, about ten minutes on two cores
+	$(BIN)/python -m pytest -q -m 'not slow' --durations=15
+
+test-slow: model  ## the long runs
+	$(BIN)/python -m pytest -q -m slow --durations=15
+
+bench: model  ## what is measured, one script a question
+	for b in benchmarks/*.py; do $(BIN)/python $$b || exit 1; done
+
+size:  ## lines of code by package
+	@for d in radchat kernels sessions tests; do printf '%-10s' $$d; git ls-files $$d | grep '\.py$$' | xargs cat | wc -l; done

@@ -1,0 +1,164 @@
+"""Settings in force: flag, environment, config file, default, in this order (docs/cli.md).
+
+A setting is read once, at the start of a command or of the daemon, checked, and named in the error
+when it is wrong. Unknown names in config.toml are errors: a typo must not be a silent default.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from radchat.errors import ConfigInvalid
+from radchat.paths import Places
+
+FOREVER = float("inf")
+_UNITS = {"": 1, "b": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(?:([kmgt])(?:i?b)?|(tok)|b)?\s*", re.IGNORECASE)
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """An amount of KV: bytes, or tokens (``4096tok``), whichever was given."""
+
+    bytes: int | None = None
+    tokens: int | None = None
+
+
+def parse_size(text: str) -> Size:
+    """``2GiB``, ``512m``, ``1000000``, ``4096tok``."""
+    match = _SIZE.fullmatch(str(text))
+    if match is None:
+        raise ValueError("want a size like 2GiB, 512MiB or 4096tok")
+    number, unit, tokens = match.groups()
+    if tokens:
+        return Size(tokens=int(float(number)))
+    return Size(bytes=int(float(number) * _UNITS[(unit or "").lower()]))
+
+
+def parse_duration(text: str) -> float:
+    """Seconds. ``10m``, ``1h30m``, ``3600``; negative = for ever; ``0`` = at once."""
+    text = str(text).strip().lower()
+    if text.startswith("-"):
+        parse_duration(text[1:])
+        return FOREVER
+    try:
+        return float(text)
+    except ValueError:
+        pass
+    pieces = _DURATION.findall(text)
+    if not pieces or "".join(number + unit for number, unit in pieces) != text:
+        raise ValueError("want a duration like 30m, 1h30m, 3600 or -1 (for ever)")
+    return sum(float(number) * _SECONDS[unit] for number, unit in pieces)
+
+
+def parse_dtype(text: str) -> str:
+    if text not in ("auto", "fp32", "bf16"):
+        raise ValueError("want auto, fp32 or bf16")
+    return text
+
+
+def parse_persist(text: str) -> str:
+    if text not in ("auto", "off", "always"):
+        raise ValueError("want auto, off or always")
+    return text
+
+
+def parse_level(text: str) -> str:
+    if text.lower() not in ("debug", "info", "warning", "error"):
+        raise ValueError("want debug, info, warning or error")
+    return text.lower()
+
+
+def parse_count(text: str) -> int:
+    value = int(str(text))
+    if value < 1:
+        raise ValueError("want a number of 1 or more")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One line of the table below: field, environment variable, parser, default as text, help."""
+
+    name: str
+    variable: str | None
+    parse: Callable[[str], Any]
+    default: str | None
+    help: str
+
+
+SETTINGS = (
+    Setting("model", "RADCHAT_MODEL", str, None, "the model a new session uses"),
+    Setting("keep_alive", "RADCHAT_KEEP_ALIVE", parse_duration, "30m", "unload an idle model after"),
+    Setting("idle_exit", "RADCHAT_IDLE_EXIT", parse_duration, "2h", "end an idle daemon after"),
+    Setting("context_length", "RADCHAT_CONTEXT_LENGTH", parse_count, None, "context, in tokens"),
+    Setting("kv_device", "RADCHAT_KV_DEVICE", parse_size, None, "KV budget on the device"),
+    Setting("dtype", None, parse_dtype, "auto", "weights and KV: auto, fp32, bf16"),
+    Setting("log_level", "RADCHAT_LOG_LEVEL", parse_level, "info", "what the daemon's log holds"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    model: str | None
+    keep_alive: float
+    idle_exit: float
+    context_length: int | None
+    kv_device: Size | None
+    dtype: str
+    log_level: str
+    sources: Mapping[str, str]  # setting -> where its value came from, for `doctor`
+
+
+def load(places: Places, env: Mapping[str, str] | None = None) -> Config:
+    """Read config.toml and the environment; raise ConfigInvalid that names the bad setting."""
+    env = os.environ if env is None else env
+    table = _read_file(places)
+    values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    for setting in SETTINGS:
+        raw, source = _raw(setting, env, table, places)
+        sources[setting.name] = source
+        if raw is None:
+            values[setting.name] = None
+            continue
+        try:
+            values[setting.name] = setting.parse(str(raw))
+        except ValueError as error:
+            raise ConfigInvalid(f"{setting.name} = {raw!r} (from {source}): {error}") from error
+    return Config(**values, sources=sources)
+
+
+def _raw(
+    setting: Setting, env: Mapping[str, str], table: Mapping[str, Any], places: Places
+) -> tuple[Any, str]:
+    if setting.variable and env.get(setting.variable):
+        return env[setting.variable], setting.variable
+    if setting.name in table:
+        return table[setting.name], str(places.config_file)
+    return setting.default, "default"
+
+
+def _read_file(places: Places) -> dict[str, Any]:
+    path = places.config_file
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise ConfigInvalid(f"{path}: {error}") from error
+    unknown = set(table) - {setting.name for setting in SETTINGS}
+    if unknown:
+        known = ", ".join(setting.name for setting in SETTINGS)
+        raise ConfigInvalid(f"{path}: unknown setting {sorted(unknown)[0]!r} (known: {known})")
+    return table
+
+
+assert {f.name for f in fields(Config)} == {s.name for s in SETTINGS} | {"sources"}

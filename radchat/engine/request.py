@@ -1,0 +1,169 @@
+"""What goes into the engine and what comes out. Plain data: ids in, ids and text out."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+from typing import TypeAlias
+
+from radchat.errors import InvalidInput
+
+Ids: TypeAlias = "array[int]"  # typecode 'I': four bytes an id, compared in bulk
+MAX_STOPS = 64
+MAX_BIASES = 1024
+MAX_CHOICES = 128
+MAX_LOGPROBS = 20
+
+
+class FinishReason(StrEnum):
+    STOP = "stop"  # a stop token or a stop string
+    LENGTH = "length"  # max_tokens, the context or the KV pool's end
+    ABORT = "abort"  # asked for, or the client went away
+    ERROR = "error"
+
+
+class Priority(IntEnum):
+    FOREGROUND = 0  # a person is waiting for these words
+    BACKGROUND = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How a token is drawn (design §5). ``validate`` names the bad field."""
+
+    temperature: float = 1.0  # 0 = exact argmax
+    top_k: int = 0  # 0 = off
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0  # over prompt and output, as transformers
+    presence_penalty: float = 0.0  # over output
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    seed: int = 0  # always given; whoever asks without one draws it and keeps it
+    max_tokens: int | None = None  # None: what the context leaves
+    stop: tuple[str, ...] = ()
+    stop_ids: frozenset[int] = frozenset()  # end of turn; kept as the last id
+    logprobs: int | None = None  # None = off; 0 = the drawn token's only; k = and the k best
+    prompt_logprobs: bool = False
+
+    def validate(self, vocab_size: int) -> None:
+        def require(holds: bool, name: str, want: str) -> None:
+            if not holds:
+                raise InvalidInput(f"{name}: {want} (got {getattr(self, name)!r})", field=name)
+
+        # comparisons are written so that NaN fails them
+        require(0.0 <= self.temperature <= 100.0, "temperature", "want 0 to 100")
+        require(self.top_k >= 0, "top_k", "want 0 (off) or more")
+        require(0.0 < self.top_p <= 1.0, "top_p", "want more than 0, at most 1")
+        require(0.0 <= self.min_p <= 1.0, "min_p", "want 0 to 1")
+        require(0.0 < self.repetition_penalty <= 10.0, "repetition_penalty", "want 0 to 10")
+        require(-2.0 <= self.presence_penalty <= 2.0, "presence_penalty", "want -2 to 2")
+        require(-2.0 <= self.frequency_penalty <= 2.0, "frequency_penalty", "want -2 to 2")
+        require(0 <= self.seed < 2**64, "seed", "want 0 to 2**64 - 1")
+        require(
+            self.max_tokens is None or self.max_tokens >= 1, "max_tokens", "want 1 or more, or none"
+        )
+        require(len(self.stop) <= MAX_STOPS, "stop", f"want at most {MAX_STOPS} strings")
+        require(all(self.stop), "stop", "want no empty string")
+        require(
+            all(0 <= i < vocab_size for i in self.stop_ids), "stop_ids", f"want 0 to {vocab_size - 1}"
+        )
+        require(len(self.logit_bias) <= MAX_BIASES, "logit_bias", f"want at most {MAX_BIASES}")
+        require(
+            all(0 <= i < vocab_size and -100 <= b <= 100 for i, b in self.logit_bias.items()),
+            "logit_bias",
+            f"want ids 0 to {vocab_size - 1} and values -100 to 100",
+        )
+        require(
+            self.logprobs is None or 0 <= self.logprobs <= MAX_LOGPROBS,
+            "logprobs",
+            f"want 0 to {MAX_LOGPROBS}",
+        )
+
+
+@dataclass(slots=True)
+class Request:
+    """One generation asked of the engine: a prompt and ``n`` samples after it."""
+
+    id: str
+    ids: Ids
+    params: SamplingParams
+    n: int = 1
+    priority: Priority = Priority.FOREGROUND
+    first_choice: int = 0  # numbers the samples' noise; a resumed choice keeps its own
+    namespace: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The prompt was admitted: what is reused and what is left to compute."""
+
+    request_id: str
+    input_tokens: int
+    cached_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """One chunk of a prompt has been computed."""
+
+    request_id: str
+    computed_tokens: int
+    total_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """New ids of one choice, and the text that has become whole (may be empty)."""
+
+    request_id: str
+    choice: int
+    ids: tuple[int, ...]
+    text: str
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of one request; device + host + disk + computed = input (promise 2)."""
+
+    input_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    device: int = 0
+    host: int = 0
+    disk: int = 0
+    computed: int = 0
+    forced_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """One choice has ended; ``ids`` are what its message keeps, ``text`` the last of its words.
+
+    ``kept`` < the number of ids sent only after a stop string: ids from the token on which the
+    match begins are not part of the answer. ``stopped`` = the last kept id is a stop id.
+    """
+
+    request_id: str
+    choice: int
+    reason: FinishReason
+    text: str
+    kept: int
+    stopped: bool
+    usage: Usage
+    error: str | None = None
+    last: bool = True  # no other choice of this request is still running
+    prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
+
+
+Event: TypeAlias = Started | Progress | Tokens | Finished

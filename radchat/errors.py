@@ -1,0 +1,110 @@
+"""Every error a user can meet, with its exit code (docs/cli.md) and its HTTP status.
+
+An error crosses the socket as ``{"code", "message", "exit_code", …}`` and is raised again on the
+other side as the same class. The message names the thing and the way out.
+
+    RadchatError            1
+    ├── UsageError          2   the words on the command line
+    ├── InvalidInput       42   the content: text, ids, a parameter
+    ├── ConfigInvalid      52   config.toml or an environment variable
+    ├── ContextOverflow    56   prompt longer than the context or the KV pool
+    ├── NotFound           66   session, branch, message, model
+    ├── Unreachable        69   daemon, hub, model source
+    ├── Busy               75   try again
+    └── ModelBroken         1   weights or tokenizer that cannot be used
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class RadchatError(Exception):
+    """The base: something went wrong that the user should read in one sentence."""
+
+    code: ClassVar[str] = "error"
+    exit_code: ClassVar[int] = 1
+    http_status: ClassVar[int] = 500
+
+    def __init__(self, message: str, **data: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.data = data  # JSON values; sent along, e.g. both numbers of an overflow
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            **self.data,
+            "code": self.code,
+            "message": self.message,
+            "exit_code": self.exit_code,
+        }
+
+
+class UsageError(RadchatError):
+    code = "usage"
+    exit_code = 2
+    http_status = 400
+
+
+class InvalidInput(RadchatError):
+    code = "invalid_input"
+    exit_code = 42
+    http_status = 400
+
+
+class ConfigInvalid(RadchatError):
+    code = "config_invalid"
+    exit_code = 52
+    http_status = 400
+
+
+class ContextOverflow(RadchatError):
+    code = "context_length_exceeded"
+    exit_code = 56
+    http_status = 400
+
+
+class NotFound(RadchatError):
+    code = "not_found"
+    exit_code = 66
+    http_status = 404
+
+
+class Unreachable(RadchatError):
+    code = "unreachable"
+    exit_code = 69
+    http_status = 503
+
+
+class Busy(RadchatError):
+    code = "busy"
+    exit_code = 75
+    http_status = 503
+
+
+class ModelBroken(RadchatError):
+    code = "model_broken"
+    http_status = 500
+
+
+_BY_CODE: dict[str, type[RadchatError]] = {
+    cls.code: cls
+    for cls in (
+        RadchatError,
+        UsageError,
+        InvalidInput,
+        ConfigInvalid,
+        ContextOverflow,
+        NotFound,
+        Unreachable,
+        Busy,
+        ModelBroken,
+    )
+}
+
+
+def from_json(body: dict[str, Any]) -> RadchatError:
+    """The error that ``to_json`` wrote; an unknown code becomes the base class."""
+    data = {k: v for k, v in body.items() if k not in ("code", "message", "exit_code")}
+    cls = _BY_CODE.get(str(body.get("code")), RadchatError)
+    return cls(str(body.get("message", "unknown error")), **data)

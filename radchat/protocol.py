@@ -1,0 +1,88 @@
+"""What the terminal side and the daemon say to each other. Light: plain dicts, JSON, no dependency.
+
+HTTP/1.1 on the Unix socket. ``POST /rpc/<method>`` with a JSON object; the answer is a JSON object,
+or, for the methods in ``STREAMS``, server-sent events whose last is ``done`` or ``error``. A failure
+is ``{"error": {"code", "message", "exit_code", …}}`` with the status of its class (errors.py).
+
+Control methods (``health``, ``status``, ``cancel``, ``stop``) are answered while the engine computes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, TypedDict
+
+from radchat import __version__
+
+PROTOCOL = 1
+HEADER = "X-Radchat-Protocol"
+MAX_BODY = 64 * 1024 * 1024  # bytes; a loaded file travels in the body
+STREAMS = frozenset({"generate", "models.load"})
+
+State = Literal["starting", "loading", "ready", "stopping"]
+EventName = Literal[
+    "notice",  # {"text", "code"}: one line for stderr, before the thing is done
+    "progress",  # {"stage": "load"|"queue"|"extend", "done", "total", "text"}
+    "init",  # {"request", "session", "name", "branch", "parent", "user", "messages", "model", …}
+    "start",  # {"input_tokens", "cached": {"device", "host", "disk"}, "computed"}
+    "delta",  # {"choice", "text"}
+    "reasoning",  # {"choice", "text"}
+    "message",  # one choice has ended: the shape of `ask --json` for it
+    "done",  # the whole result: see `generate`
+    "error",  # the shape of errors.RadchatError.to_json()
+]
+
+
+class Where(TypedDict):
+    """Who asks, for the current session: a terminal (tty or tmux pane) and a folder."""
+
+    terminal: str | None
+    folder: str
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    name: str
+    data: dict[str, Any]
+
+    def encode(self) -> bytes:
+        """One server-sent event; json.dumps writes no raw newline, so one data line is enough."""
+        return f"event: {self.name}\ndata: {json.dumps(self.data)}\n\n".encode()
+
+
+def decode_events(lines: Iterable[bytes]) -> Iterator[Event]:
+    """Server-sent events from the lines of a body; comments (keep-alive) are skipped."""
+    name, data = "", ""
+    for raw in lines:
+        line = raw.decode().rstrip("\r\n")
+        if not line:
+            if name:
+                yield Event(name, json.loads(data))
+            name, data = "", ""
+        elif line.startswith("event: "):
+            name = line[len("event: ") :]
+        elif line.startswith("data: "):
+            data += line[len("data: ") :]
+
+
+@cache
+def build_id() -> str:
+    """Names the code that runs: version and a digest of every source file's size and time.
+
+    A daemon of another build speaks another dialect: the client replaces it when it is idle.
+    """
+    digest = hashlib.blake2b(digest_size=6)
+    root = Path(__file__).parent
+    for folder, names, files in os.walk(root):
+        names.sort()
+        names[:] = [name for name in names if name != "__pycache__"]
+        for file in sorted(files):
+            info = os.stat(os.path.join(folder, file))  # noqa: PTH116, PTH118 - on the start-up path
+            digest.update(f"{file} {info.st_size} {info.st_mtime_ns}".encode())
+    return f"{__version__}+{digest.hexdigest()}"
