@@ -1,0 +1,86 @@
+import math
+from pathlib import Path
+
+import pytest
+
+from radchat import config
+from radchat.errors import ConfigInvalid
+from radchat.paths import Places
+
+
+def places(tmp_path: Path) -> Places:
+    return Places.from_env({"RADCHAT_HOME": str(tmp_path)})
+
+
+def write(tmp_path: Path, text: str) -> Places:
+    at = places(tmp_path)
+    at.config_file.parent.mkdir(parents=True, exist_ok=True)
+    at.config_file.write_text(text)
+    return at
+
+
+def test_without_a_file_the_defaults_are_in_force(tmp_path: Path) -> None:
+    settings = config.load(places(tmp_path), {})
+    assert settings.keep_alive == 1800
+    assert settings.idle_exit == 7200
+    assert settings.dtype == "auto"
+    assert settings.model is None
+    assert settings.sources["keep_alive"] == "default"
+
+
+def test_the_environment_wins_over_the_file(tmp_path: Path) -> None:
+    at = write(tmp_path, 'keep_alive = "5m"\nmodel = "one"\n')
+    settings = config.load(at, {"RADCHAT_KEEP_ALIVE": "10s"})
+    assert settings.keep_alive == 10
+    assert settings.model == "one"
+    assert settings.sources["keep_alive"] == "RADCHAT_KEEP_ALIVE"
+    assert settings.sources["model"] == str(at.config_file)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("kep_alive = 1\n", "kep_alive"),
+        ('keep_alive = "soon"\n', "keep_alive"),
+        ('kv_device = "many"\n', "kv_device"),
+        ("keep_alive = \n", "config.toml"),
+    ],
+)
+def test_a_wrong_setting_is_named(tmp_path: Path, text: str, name: str) -> None:
+    with pytest.raises(ConfigInvalid, match=name) as caught:
+        config.load(write(tmp_path, text), {})
+    assert caught.value.exit_code == 52
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("10m", 600), ("3600", 3600), ("1h30m", 5400), ("0", 0), ("250ms", 0.25), ("-1", math.inf)],
+)
+def test_durations_follow_ollamas_grammar(text: str, seconds: float) -> None:
+    assert config.parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "m", "10x", "ten", "1h30"])
+def test_other_durations_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="duration"):
+        config.parse_duration(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("2GiB", config.Size(bytes=2 * 1024**3)),
+        ("512m", config.Size(bytes=512 * 1024**2)),
+        ("1.5 GB", config.Size(bytes=3 * 1024**3 // 2)),
+        ("1000", config.Size(bytes=1000)),
+        ("4096tok", config.Size(tokens=4096)),
+    ],
+)
+def test_sizes(text: str, size: config.Size) -> None:
+    assert config.parse_size(text) == size
+
+
+def test_every_setting_has_a_default_that_parses() -> None:
+    for setting in config.SETTINGS:
+        if setting.default is not None:
+            setting.parse(setting.default)
