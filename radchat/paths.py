@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import stat
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -97,6 +96,20 @@ class Places:
     def kv(self) -> Path:
         return self.cache / "kv"
 
+    def environ(self) -> dict[str, str]:
+        """The variables by which a child in another folder finds these same places."""
+        found = {
+            "RADCHAT_CONFIG": str(self.config),
+            "RADCHAT_DATA_DIR": str(self.data),
+            "RADCHAT_STATE_DIR": str(self.state),
+            "RADCHAT_CACHE_DIR": str(self.cache),
+        }
+        if self.run is not None and self.run.name == "run":
+            found["RADCHAT_HOME"] = str(self.run.parent)
+        elif self.run is not None:
+            found["XDG_RUNTIME_DIR"] = str(self.run.parent)
+        return found
+
     def socket(self) -> Path:
         """The daemon's socket; a short folder of our own where the proper one is too long.
 
@@ -106,6 +119,8 @@ class Places:
             path = self.run / "radchat.sock"
             if len(os.fsencode(path)) <= SOCKET_PATH_LIMIT:
                 return path
+        import tempfile  # 15 ms that only the daemon needs
+
         name = blake2b(os.fsencode(self.data), digest_size=8).hexdigest()
         folder = Path(tempfile.gettempdir()) / f"radchat-{os.getuid()}"
         if len(os.fsencode(folder)) > SOCKET_PATH_LIMIT - 25:

@@ -1,10 +1,8 @@
 """What the terminal side and the daemon say to each other. Light: plain dicts, JSON, no dependency.
 
 HTTP/1.1 on the Unix socket. ``POST /rpc/<method>`` with a JSON object; the answer is a JSON object,
-or, for the methods in ``STREAMS``, server-sent events whose last is ``done`` or ``error``. A failure
-is ``{"error": {"code", "message", "exit_code", …}}`` with the status of its class (errors.py).
-
-Control methods (``health``, ``status``, ``cancel``, ``stop``) are answered while the engine computes.
+or, for ``STREAMS``, server-sent events whose last is ``done`` or ``error``. A failure is
+``{"error": {"code", "message", "exit_code", …}}`` with the status of its class (errors.py).
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
+from importlib.util import find_spec
 from typing import Any, Literal, TypedDict
 
 from radchat import __version__
@@ -24,6 +22,18 @@ PROTOCOL = 1
 HEADER = "X-Radchat-Protocol"
 MAX_BODY = 64 * 1024 * 1024  # bytes; a loaded file travels in the body
 STREAMS = frozenset({"generate", "models.load"})
+# Answered while the engine computes, while the daemon starts and while it stops; the same in every
+# version of the protocol, so that a new client can always ask an old daemon to go.
+CONTROL = frozenset({"health", "status", "stop", "cancel"})
+METHODS = (
+    CONTROL
+    | STREAMS
+    | {"defaults", "tree", "log", "fork", "switch", "undo", "redo", "models.unload", "models.ps"}
+    | {"sessions.list", "sessions.show", "sessions.rename", "sessions.rm"}
+    | {"sessions.use", "sessions.open"}
+    | {"branch.list", "branch.create", "branch.rename", "branch.delete", "branch.label"}
+    | {"cache.stats", "cache.ls", "cache.tree", "cache.evict", "cache.clear"}
+)  # everything that has a name on the wire; nothing else of the service can be called
 
 State = Literal["starting", "loading", "ready", "stopping"]
 EventName = Literal[
@@ -71,18 +81,24 @@ def decode_events(lines: Iterable[bytes]) -> Iterator[Event]:
             data += line[len("data: ") :]
 
 
+def _add_sources(root: str, digest: hashlib.blake2b) -> None:
+    for folder, names, files in os.walk(root):
+        names[:] = sorted(name for name in names if name != "__pycache__")
+        for file in sorted(files):
+            info = os.stat(os.path.join(folder, file))  # noqa: PTH116, PTH118 - on the start-up path
+            digest.update(f"{file} {info.st_size} {info.st_mtime_ns}".encode())
+
+
 @cache
 def build_id() -> str:
     """Names the code that runs: version and a digest of every source file's size and time.
 
-    A daemon of another build speaks another dialect: the client replaces it when it is idle.
+    A daemon of another build speaks another dialect: the client replaces it when it is idle. All
+    three packages count; none is imported for it.
     """
     digest = hashlib.blake2b(digest_size=6)
-    root = Path(__file__).parent
-    for folder, names, files in os.walk(root):
-        names.sort()
-        names[:] = [name for name in names if name != "__pycache__"]
-        for file in sorted(files):
-            info = os.stat(os.path.join(folder, file))  # noqa: PTH116, PTH118 - on the start-up path
-            digest.update(f"{file} {info.st_size} {info.st_mtime_ns}".encode())
+    for package in ("radchat", "radchat_kernels", "radchat_sessions"):
+        spec = find_spec(package)
+        for root in (spec and spec.submodule_search_locations) or ():
+            _add_sources(root, digest)
     return f"{__version__}+{digest.hexdigest()}"

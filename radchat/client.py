@@ -1,0 +1,381 @@
+"""The terminal side's door to the daemon: find it or start it, ask, stream, stop it. Light.
+
+The address comes from the lock file, and is trusted only as far as somebody answers there. A start
+is made by one client at a time, under a second lock (``daemon.lock.start``); the others wait for
+what it starts. Nothing that was sent is ever sent again by itself, but for what the daemon says it
+did not begin ("stopping").
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from radchat.daemon.lifecycle import (
+    COMMAND,
+    DaemonInfo,
+    Lock,
+    Spawned,
+    is_held,
+    read_info,
+    spawn,
+)
+from radchat.errors import Busy, RadchatError, Unreachable
+from radchat.paths import Places
+from radchat.protocol import STREAMS, Where, build_id
+from radchat.wire import EventStream, Exchange, result
+
+PATIENCE = 30.0  # seconds for a daemon that holds the lock to answer at all
+PRIVATE_PATIENCE = 5.0  # seconds for another command's private daemon to go
+POLL = 0.02  # seconds
+
+Notice = Callable[[str], None]
+_spawned: list[Spawned] = []  # kept so that an ended child is reaped, not left a zombie
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+def where() -> Where:
+    """Which terminal and folder this command runs in, for "the current session"."""
+    terminal = os.environ.get("TMUX_PANE")
+    for descriptor in (0, 1, 2):
+        if terminal:
+            break
+        with contextlib.suppress(OSError):
+            terminal = os.ttyname(descriptor)
+    try:
+        folder = str(Path.cwd())
+    except FileNotFoundError:  # removed under us
+        folder = os.environ.get("PWD", "/")
+    return {"terminal": terminal or None, "folder": folder}
+
+
+class Client:
+    """One daemon, asked over a new connection each time; found again if it was replaced."""
+
+    def __init__(
+        self,
+        places: Places,
+        *,
+        start: bool = True,
+        daemon_socket: str | None = None,
+        on_wait: Callable[[], None] | None = None,
+        on_notice: Notice = _say,
+        command: Sequence[str] = COMMAND,
+    ) -> None:
+        """Connects nothing yet: use ``connect``."""
+        self.places = places
+        self._start = start
+        self._fixed = daemon_socket
+        self._address = daemon_socket
+        self._on_wait = on_wait
+        self._on_notice = on_notice
+        self._command = command
+        self._private: Spawned | None = None
+        self.health: dict[str, Any] = {}
+
+    @classmethod
+    def connect(
+        cls,
+        places: Places,
+        *,
+        start: bool = True,
+        daemon_socket: str | None = None,
+        on_wait: Callable[[], None] | None = None,
+        on_notice: Notice = _say,
+        command: Sequence[str] = COMMAND,
+    ) -> Client:
+        """A client whose daemon has answered.
+
+        Finds the daemon, or starts it (``start``); with RADCHAT_NO_DAEMON=1 starts one that ends
+        with this process. ``daemon_socket`` names one to use as it is. An idle daemon of another
+        build is replaced, a busy one kept, each told in a line to ``on_notice``. ``on_wait`` is
+        called a few times a second while there is nothing to do but wait.
+
+        Raises Unreachable (69) when there is none or it doesn't answer, Busy (75) when a private
+        daemon holds this home or RADCHAT_NO_DAEMON meets a live daemon.
+        """
+        client = cls(
+            places,
+            start=start,
+            daemon_socket=daemon_socket,
+            on_wait=on_wait,
+            on_notice=on_notice,
+            command=command,
+        )
+        if start and daemon_socket is None and os.environ.get("RADCHAT_NO_DAEMON") == "1":
+            client._start_private()
+        client.health = client._hello()
+        if client._private is None and daemon_socket is None and start:
+            client._match_build()
+        return client
+
+    # -- asking ------------------------------------------------------------------------------------
+
+    def call(self, method: str, **args: Any) -> dict[str, Any]:
+        """The answer of one RPC; raises the daemon's error, or Unreachable. No time limit."""
+        assert method not in STREAMS, f"{method} is a stream"
+        while True:
+            with contextlib.closing(self._ask("POST", f"/rpc/{method}", args)) as exchange:
+                try:
+                    return result(exchange)
+                except Busy as error:
+                    self._wait_if_stopping(error)
+                except OSError as error:
+                    raise Unreachable(f"the daemon ended before it answered: {error}") from error
+
+    def stream(self, method: str, **args: Any) -> EventStream:
+        """The events of a streaming RPC; what was wrong before the first event is raised here."""
+        assert method in STREAMS, f"{method} is no stream"
+        while True:
+            exchange = self._ask("POST", f"/rpc/{method}", args)
+            if exchange.status == 200:
+                return EventStream(exchange)
+            with contextlib.closing(exchange):
+                try:
+                    result(exchange)
+                except Busy as error:
+                    self._wait_if_stopping(error)
+                except OSError as error:
+                    raise Unreachable(f"the daemon ended before it answered: {error}") from error
+
+    def _ask(
+        self, verb: str, target: str, body: dict[str, Any] | None, timeout: float | None = None
+    ) -> Exchange:
+        """Send and read the head of the answer. Finds a new daemon only where none was reached."""
+        exchange = self._dial()
+        try:
+            exchange.send(verb, target, body)
+            exchange.receive_head(timeout=timeout, on_wait=self._on_wait if timeout else None)
+        except TimeoutError as error:
+            exchange.close()
+            raise Unreachable(self.silence()) from error
+        except OSError as error:
+            exchange.close()
+            raise Unreachable(f"the daemon ended before it answered: {error}") from error
+        except BaseException:
+            exchange.close()
+            raise
+        return exchange
+
+    def _wait_if_stopping(self, error: Busy) -> None:
+        """A daemon on its way out did nothing with the request: ask the next one instead."""
+        if not error.data.get("stopping") or not self._start or self._fixed or self._private:
+            raise error
+        self._address = None
+        time.sleep(POLL)
+
+    # -- finding -----------------------------------------------------------------------------------
+
+    def _dial(self) -> Exchange:
+        if self._address is not None:
+            try:
+                return Exchange(self._address)
+            except OSError as error:
+                if self._fixed or self._private:
+                    raise Unreachable(f"no daemon answers at {self._address}: {error}") from error
+        return self._find()
+
+    def _find(self) -> Exchange:
+        """A connection to this home's daemon, which is started if need be."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            info = read_info(self.places.lock)
+            if not is_held(self.places.lock):
+                if not self._start:
+                    raise Unreachable("no daemon is running: radchat daemon start", running=False)
+                if self._start_one():
+                    deadline = time.monotonic() + PATIENCE
+                    continue
+            elif info is not None and info.private:
+                self._refuse_private(info, deadline)
+            elif info is not None and info.socket is not None:
+                with contextlib.suppress(OSError):  # it is just binding, or just going
+                    exchange = Exchange(info.socket)
+                    self._address = info.socket
+                    return exchange
+            if time.monotonic() > deadline:
+                raise Unreachable(self.silence())
+            self._pause()
+
+    def _start_one(self) -> bool:
+        """Start a daemon, unless another client is at it. True: one listens now."""
+        start_lock = Lock.take(self.places.lock.with_name("daemon.lock.start"))
+        if start_lock is None:
+            return False
+        try:
+            if is_held(self.places.lock):
+                return False
+            try:
+                _spawned.append(spawn(self.places, command=self._command, on_wait=self._on_wait))
+            except Busy:  # somebody started one by hand meanwhile: look again
+                return False
+        except OSError as error:
+            raise RadchatError(f"the daemon can't be started: {error}") from error
+        finally:
+            start_lock.release()
+        return True
+
+    def _start_private(self) -> None:
+        deadline = time.monotonic() + PRIVATE_PATIENCE
+        while True:
+            try:
+                self._private = spawn(
+                    self.places, command=self._command, private=True, on_wait=self._on_wait
+                )
+                break
+            except Busy as error:
+                info = read_info(self.places.lock)
+                if info is None or not info.private or time.monotonic() > deadline:
+                    raise Busy(
+                        f"RADCHAT_NO_DAEMON=1, but {error.message}: unset it, or stop that one first"
+                    ) from error
+                self._pause()  # a private one that is just ending with its command
+            except OSError as error:
+                raise RadchatError(f"the daemon can't be started: {error}") from error
+        atexit.register(self.close)
+        info = read_info(self.places.lock)
+        self._address = info.socket if info is not None else None
+
+    def _refuse_private(self, info: DaemonInfo, deadline: float) -> None:
+        if time.monotonic() > deadline - PATIENCE + PRIVATE_PATIENCE:
+            raise Busy(
+                f"a command with RADCHAT_NO_DAEMON=1 (its daemon is pid {info.pid}) "
+                f"holds {self.places.data}: try again when it has ended"
+            )
+
+    def _pause(self) -> None:
+        if self._on_wait is not None:
+            self._on_wait()
+        time.sleep(POLL)
+
+    def silence(self) -> str:
+        """What to tell a user whose daemon lives and says nothing."""
+        info = read_info(self.places.lock)
+        who = "the daemon" if info is None else f"the daemon (pid {info.pid})"
+        return f"{who} holds its lock but doesn't answer: radchat daemon stop --force"
+
+    # -- handshake ---------------------------------------------------------------------------------
+
+    def ask_to_stop(self, *, force: bool) -> None:
+        """The stop RPC, with a time limit: the daemon may hang."""
+        patience = 2.0 if force else PATIENCE
+        exchange = self._ask("POST", "/rpc/stop", {"force": force}, timeout=patience)
+        with contextlib.closing(exchange):
+            result(exchange)
+
+    def _hello(self) -> dict[str, Any]:
+        """The health of a daemon that means to stay; one on its way out is waited for."""
+        may_change = self._start and not self._fixed and not self._private
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                exchange = self._ask("GET", "/health", None, timeout=PATIENCE)
+                with contextlib.closing(exchange):
+                    health = result(exchange)
+                if health.get("state") != "stopping" or not may_change:
+                    return health
+            except (Unreachable, OSError):
+                if not may_change or is_held(self.places.lock):
+                    raise
+            if time.monotonic() > deadline:
+                raise Unreachable(self.silence())
+            self._address = None
+            self._pause()
+
+    def _match_build(self) -> None:
+        """Replace an idle daemon of another build, once; keep a busy one. Both are told."""
+        theirs, ours = self.health.get("build"), build_id()
+        if theirs == ours:
+            return
+        answer = self.call("stop", only_idle=True)
+        if not answer.get("stopped"):
+            self._on_notice(
+                f"the daemon (pid {self.health.get('pid')}) is of another build ({theirs}, this is "
+                f"{ours}) and busy: kept; `radchat daemon restart` replaces it"
+            )
+            return
+        self._on_notice(f"the daemon was of another build ({theirs}): replaced by {ours}")
+        _wait_free(self.places, PATIENCE)
+        self._address = None
+        self.health = self._hello()
+
+    def close(self) -> None:
+        """End the private daemon, if there is one, and wait until its home is free."""
+        private, self._private = self._private, None
+        if private is None or private.life is None:
+            return
+        os.close(private.life)
+        private.process.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+
+# -- stop ------------------------------------------------------------------------------------------
+
+
+def _wait_free(places: Places, timeout: float) -> bool:
+    """Wait until nobody holds the lock: the daemon has ended, whatever its pid says."""
+    deadline = time.monotonic() + timeout
+    while is_held(places.lock):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(POLL)
+    for one in list(_spawned):
+        with contextlib.suppress(Exception):
+            one.process.wait(timeout=1.0)
+            _spawned.remove(one)
+    return True
+
+
+def stop_daemon(places: Places, force: bool = False) -> bool:
+    """Stop this home's daemon and wait until it is gone. False: there was none.
+
+    Asks over the socket; running answers get a few seconds to end, then are cut (their text is
+    kept). ``force`` cuts them at once and, when asking doesn't help, kills the pid that the lock
+    file names, and only while the lock is held. Raises Unreachable when it doesn't go.
+    """
+    if not is_held(places.lock):
+        return False
+    client = Client(places, start=False)
+    try:
+        client.ask_to_stop(force=force)
+        if _wait_free(places, 5.0 if force else PATIENCE):
+            return True
+    except (RadchatError, OSError):
+        if not is_held(places.lock):
+            return True
+        if not force:
+            raise
+    if not force or not _kill(places):
+        raise Unreachable(client.silence())
+    return True
+
+
+def _kill(places: Places) -> bool:
+    """SIGKILL the holder of the lock.
+
+    The file must say the same twice while the lock is held: in the instant after a new daemon took
+    the lock it may still hold the pid of an older one.
+    """
+    import signal
+
+    before = read_info(places.lock)
+    time.sleep(0.1)
+    if before is None or read_info(places.lock) != before or not is_held(places.lock):
+        return False
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(before.pid, signal.SIGKILL)
+    return _wait_free(places, 5.0)
