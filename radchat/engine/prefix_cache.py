@@ -1,0 +1,321 @@
+"""The prefix cache: the radix tree, the pages and the requests that use them.
+
+This is the engine's only door to KV memory. A request is admitted with a lease on what the tree
+has of its prompt, computes the rest into pages of its own, and shows them to others (``show``)
+or leaves them behind (``finish``).
+
+Who owns the pages of a lease, ``table[0:len]``, and who gives them back, with P = page_size,
+o = own_from = node.end // P, and at finish p = present // P (what others have stored meanwhile)
+and e = ceil(n / P):
+
+    table    0 ──────────── o ──────────── p ──────────── e ──────────── len
+    owner      the tree     │ the request  │ the request  │ the request
+    at finish  unlock       │ duplicates:  │ pass to the  │ unused:
+                            │ released     │ tree         │ released
+    at abort   unlock       │ released ──────────────────────────────────▶
+
+A page has one writer, the request that has it among its own; the tree may hold the same page at
+index o, whose slots below node.end were shown. The writer never writes below that line, readers
+never read above it. When a writer leaves such a page, or leaves a partly filled one to the tree,
+the page is *open*: the next request whose match ends exactly at its fill goes on in place, any
+other copies the filled slots to a page of its own.
+"""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from radchat.engine.eviction import Eviction, EvictionOrder, LeastRecentlyUsed, cuts
+from radchat.engine.pages import PageAllocator
+from radchat.engine.radix import Node, RadixTree, path_up, prefix_of
+from radchat.engine.request import Ids
+
+EXTENT = 8  # pages taken at once when a request outgrows its table
+
+
+@dataclass(slots=True, eq=False)
+class Lease:
+    """A live request's hold on the cache. The engine appends to ``ids``, advances ``computed_len``,
+    performs ``copies`` before the step's KV writes and clears them; the rest is the cache's.
+    """
+
+    ids: Ids
+    table: list[int]  # page of each index
+    own_from: int  # table[:own_from] is the tree's, the rest the request's own
+    cached_len: int  # tokens found at admission, at most len(ids) - 1
+    computed_len: int  # tokens with KV
+    node: Node  # locked; ends where what this request has in the tree ends
+    namespace: str
+    copies: list[tuple[int, int]] = field(default_factory=list)  # (source page, destination)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """A node as it is shown: tokens [start, end) of its path."""
+
+    id: int
+    parent: int | None
+    depth: int  # 0 = first below the root
+    namespace: str
+    start: int
+    end: int
+    tokens: Ids
+    pages: tuple[int, ...]
+    adds: int  # pages not counted by a node above
+    lock_ref: int
+    tick: int
+    last_used: float
+    hits: int
+
+
+class PrefixCache:
+    """``num_pages`` counts page 0, which is never handed out."""
+
+    def __init__(
+        self,
+        num_pages: int,
+        page_size: int = 16,
+        *,
+        wall_clock: Callable[[], float] = time.time,
+        order: EvictionOrder | None = None,
+    ) -> None:
+        self.num_pages = num_pages
+        self.page_size = page_size
+        self._pages = PageAllocator(num_pages)
+        self._tree = RadixTree(page_size, self._pages, order or LeastRecentlyUsed(), wall_clock)
+
+    @property
+    def total(self) -> int:
+        return self.num_pages - 1
+
+    @property
+    def free(self) -> int:
+        return self._pages.free
+
+    @property
+    def evictable(self) -> int:
+        return self._tree.evictable
+
+    @property
+    def locked(self) -> int:
+        """Pages of the tree that some request relies on. Its own, unshown pages are not in it."""
+        return self._tree.locked
+
+    @property
+    def on_evict(self) -> Callable[[Node, int], None] | None:
+        """Called with a node and its new end before the pages behind that end are released."""
+        return self._tree.on_evict
+
+    @on_evict.setter
+    def on_evict(self, call: Callable[[Node, int], None] | None) -> None:
+        self._tree.on_evict = call
+
+    def fits(self, num_tokens: int) -> bool:
+        """Whether a request of this length could be held, were it alone."""
+        return self._num_pages_for(num_tokens) <= self.total
+
+    def match_len(self, ids: Ids, namespace: str = "") -> int:
+        """How many of ``ids`` are cached from the start. Changes and stamps nothing."""
+        return self._match(ids, namespace)[1]
+
+    def admit(self, ids: Ids, namespace: str = "") -> Lease | None:
+        """Lock what is cached of ``ids`` and take pages for the rest, evicting if need be.
+
+        All or nothing: None = no room now, and nothing was evicted. One token is always left to
+        compute, since the next is drawn from its row.
+        """
+        assert len(ids) > 0
+        tree, size = self._tree, self.page_size
+        root = tree.root(namespace)
+        node, cached_len = tree.match(root, ids.tobytes(), len(ids) - 1)
+        node = tree.lock(node, cached_len, above=root)  # first: keeps the source of a copy alive
+        table = tree.table(node)
+        fill = cached_len % size
+        takes_over = fill > 0 and tree.open.get(table[-1]) == fill
+        num_needed = self._num_pages_for(len(ids)) - cached_len // size - takes_over
+        if num_needed > self.free + self.evictable:
+            tree.unlock(node, used=node)
+            return None
+        self._make_room(num_needed)
+        own = self._pages.take(num_needed, after=table[-1] if table else 0)
+        copies = []
+        if takes_over:
+            del tree.open[table[-1]]
+            self._pages.add_owner(table[-1])
+        elif fill:
+            copies.append((table.pop(), own[0]))
+        for each in path_up(node):
+            each.hits += 1
+        return Lease(
+            ids, table + own, cached_len // size, cached_len, cached_len, node, namespace, copies
+        )
+
+    def reserve(self, lease: Lease, num_tokens: int) -> bool:
+        """Take pages until the table holds ``num_tokens``. False = no room, nothing changed."""
+        num_needed = self._num_pages_for(num_tokens) - len(lease.table)
+        if num_needed <= 0:
+            return True
+        room = self.free + self.evictable
+        if num_needed > room:
+            return False
+        extent = -(-num_needed // EXTENT) * EXTENT
+        if extent <= room:
+            num_needed = extent
+        self._make_room(num_needed)
+        lease.table += self._pages.take(num_needed, after=lease.table[-1])
+        return True
+
+    def show(self, lease: Lease) -> range:
+        """Put what is computed into the tree while the request goes on.
+
+        Returns the indices of the table that now name a page of the tree instead of a duplicate.
+        """
+        old, n, table = lease.node, lease.computed_len, lease.table
+        if n <= old.end:
+            return range(0)
+        tail = table[n // self.page_size] if n % self.page_size else 0
+        if tail:
+            self._pages.add_owner(tail)  # the request goes on writing there
+        present, node = self._tree.insert(old, lease.ids[old.end : n].tobytes(), table)
+        if tail and present == n:
+            self._pages.release([tail])
+        swapped = range(lease.own_from, present // self.page_size)
+        if swapped:
+            duplicates = table[swapped.start : swapped.stop]
+            table[swapped.start : swapped.stop] = self._tree.table(node)[
+                swapped.start : swapped.stop
+            ]
+            self._give_back(lease, duplicates)
+        lease.node = self._tree.lock(node, n, above=old)  # old's lock stays as part of this one
+        lease.own_from = n // self.page_size
+        return swapped
+
+    def fork(self, lease: Lease, ids: Ids) -> Lease | None:
+        """Admit ``ids``, which begin like a running request's, reusing all that it has computed."""
+        self.show(lease)
+        return self.admit(ids, lease.namespace)
+
+    def finish(self, lease: Lease, n: int | None = None) -> None:
+        """End a request (or retract it), leaving its first ``n`` tokens in the tree.
+
+        ``n`` defaults to all that is computed; what was shown stays in any case.
+        """
+        n = lease.computed_len if n is None else n
+        assert n <= lease.computed_len, "tokens without KV"
+        assert lease.table, "ended twice"
+        node, table = lease.node, lease.table
+        own_end = unused = len(table)
+        if n > node.end:
+            present, node = self._tree.insert(node, lease.ids[node.end : n].tobytes(), table)
+            if present < n:
+                own_end, unused = present // self.page_size, self._num_pages_for(n)
+                if n % self.page_size:
+                    self._tree.open[table[unused - 1]] = n % self.page_size
+        self._give_back(lease, table[lease.own_from : own_end])
+        self._pages.release(table[unused:])
+        self._tree.unlock(lease.node, used=node)
+        lease.table = []
+
+    def abort(self, lease: Lease) -> None:
+        """End a request, leaving only what it has shown."""
+        self.finish(lease, 0)
+
+    def evict(self, num_pages: int) -> int:
+        """Free exactly min(``num_pages``, evictable) pages, in the eviction order."""
+        return self._tree.evict(num_pages)
+
+    def clear(self) -> int:
+        """Evict all that no request relies on. Returns the pages freed."""
+        return self.evict(self.evictable)
+
+    def eviction_plan(self) -> list[Eviction]:
+        """What ``clear`` would do, in order: the evictor itself, run on a copy of the order."""
+        victims = cuts(self._tree.order.copy(), self.evictable)
+        return [Eviction(node.id, node.start, node.end, freed) for node, freed in victims]
+
+    def nodes(self) -> list[NodeView]:
+        """All nodes, each after its parent."""
+        return [self._view(node) for node in self._tree.nodes()]
+
+    def path(self, ids: Ids, namespace: str = "") -> list[NodeView]:
+        """The nodes along the match of ``ids``; it may end inside the last."""
+        node, _ = self._match(ids, namespace)
+        return [self._view(each) for each in reversed(list(path_up(node)))] if node else []
+
+    def check(self, leases: Iterable[Lease]) -> None:
+        """Recount everything by brute force, given all live leases; AssertionError says what broke.
+
+        For tests, for an idle daemon, and for every step under ``RADCHAT_CHECK=1``.
+        """
+        leases = list(leases)
+        tree, size = self._tree, self.page_size
+        writers = {page: lease for lease in leases for page in lease.table[lease.own_from :]}
+        num_own = sum(len(lease.table) - lease.own_from for lease in leases)
+        assert len(writers) == num_own, "a page with two writers"
+        owners = Counter(writers.keys())
+        ends: dict[int, int] = {}  # page of the tree -> end of its longest holder, from page start
+        for node in tree.nodes():
+            for index, page in enumerate(node.pages, node.start // size):
+                owners[page] += 1
+                ends[page] = max(ends.get(page, 0), min(node.end - index * size, size))
+        self._pages.check(owners)
+        tree.check(Counter(lease.node for lease in leases))
+        for lease in leases:
+            end = lease.node.end
+            assert lease.own_from == end // size, "own_from"
+            assert end <= lease.computed_len <= len(lease.ids), "computed_len"
+            assert lease.computed_len <= len(lease.table) * size, "computed without a page"
+            assert prefix_of(lease.node) == lease.ids[:end].tobytes(), "a lease's node"
+            on_path = tree.table(lease.node)[: lease.own_from]
+            assert lease.table[: lease.own_from] == on_path, "a lease's table"
+            for page in lease.table[lease.own_from + 1 :]:
+                assert page not in ends, "a page being written is shown"
+            tail = lease.table[lease.own_from] if end % size else 0
+            assert ends.get(tail, 0) <= end % size, "shown beyond what its writer has shown"
+        for page, fill in tree.open.items():
+            assert page not in writers, "an open page with a writer"
+            assert 0 < ends.get(page, 0) <= fill < size, "an open page's fill"
+
+    def _match(self, ids: Ids, namespace: str) -> tuple[Node | None, int]:
+        root = self._tree.roots.get(namespace)
+        return self._tree.match(root, ids.tobytes(), len(ids)) if root else (None, 0)
+
+    def _num_pages_for(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.page_size)
+
+    def _make_room(self, num_pages: int) -> None:
+        num_short = num_pages - self.free
+        if num_short > 0:  # a few more at once: neighbours for later, hardly a hit lost
+            self.evict(max(num_short, min(16, self.total // 100)))
+
+    def _give_back(self, lease: Lease, pages: list[int]) -> None:
+        """Release own pages, the first being that of ``own_from``: the tree may hold it still."""
+        if pages:
+            fill = lease.node.end % self.page_size
+            if fill and pages[0] in self._pages.extra:
+                self._tree.open[pages[0]] = fill
+            self._pages.release(pages)
+
+    def _view(self, node: Node) -> NodeView:
+        above = list(path_up(node))
+        root = above[-1].parent
+        namespace = next(name for name, each in self._tree.roots.items() if each is root)
+        return NodeView(
+            id=node.id,
+            parent=above[1].id if len(above) > 1 else None,
+            depth=len(above) - 1,
+            namespace=namespace,
+            start=node.start,
+            end=node.end,
+            tokens=array("I", node.tokens),
+            pages=tuple(node.pages),
+            adds=node.adds,
+            lock_ref=node.lock_ref,
+            tick=node.tick,
+            last_used=node.last_used,
+            hits=node.hits,
+        )

@@ -1,0 +1,344 @@
+"""The radix tree: which token prefixes have KV in the pool, and in which pages.
+
+A node is a run of tokens [start, end) of a path and the pages of the indices it touches. Reuse is
+exact to the token, so nodes begin and end inside pages, and two nodes of one path may hold the
+same page. All follows from one convention: **a node's page of index k holds the KV of all path
+tokens from k * page_size to the node's end**, also of those above its start. Hence the lowest node
+that covers an index gives its page, and a page is never needed from two nodes at once.
+
+Requests are known here only by the locks they hold (``prefix_cache.py`` has the rest).
+Tokens are ``bytes``, four an id, so that runs compare in bulk, at an offset, without a copy.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+
+from radchat.engine.eviction import EvictionOrder, cuts
+from radchat.engine.pages import PageAllocator
+
+ID_BYTES = 4
+
+
+class Node:
+    __slots__ = (
+        "children",
+        "end",
+        "hits",
+        "id",
+        "last_used",
+        "lock_ref",
+        "pages",
+        "parent",
+        "shares",
+        "start",
+        "tick",
+        "tokens",
+    )
+
+    def __init__(
+        self, number: int, parent: Node | None, start: int, tokens: bytes, pages: list[int]
+    ) -> None:
+        self.id = number
+        self.parent = parent or self  # a root is its own parent, and ends at 0
+        self.start = start
+        self.end = start + len(tokens) // ID_BYTES
+        self.tokens = tokens
+        self.pages = pages  # indices start // P … ceil(end / P) - 1
+        self.children: dict[bytes, Node] = {}  # by first token
+        self.lock_ref = 0  # live requests whose node is this one or below it
+        self.shares = 0  # 1: a node above holds pages[0] too
+        self.tick = 0  # last use, on the tree's logical clock (order)
+        self.last_used = 0.0  # the same on the wall (display)
+        self.hits = 0  # admitted requests that used these tokens
+
+    @property
+    def adds(self) -> int:
+        """Pages that become free when this leaf goes."""
+        return len(self.pages) - self.shares
+
+
+class RadixTree:
+    def __init__(
+        self,
+        page_size: int,
+        pages: PageAllocator,
+        order: EvictionOrder,
+        wall_clock: Callable[[], float],
+    ) -> None:
+        self.page_size = page_size
+        self.roots: dict[str, Node] = {}  # by namespace
+        self.evictable = 0  # pages added by unlocked nodes
+        self.locked = 0  # pages added by locked nodes
+        self.open: dict[int, int] = {}  # tail pages without a writer -> slots filled
+        self.on_evict: Callable[[Node, int], None] | None = None
+        self.order = order
+        self._pages = pages
+        self._wall_clock = wall_clock
+        self._tick = 0
+        self._num_made = 0
+
+    def root(self, namespace: str) -> Node:
+        root = self.roots.get(namespace)
+        if root is None:
+            root = self.roots[namespace] = self._new_node(None, 0, b"", [])
+            root.lock_ref = 1  # for ever
+        return root
+
+    def match(self, root: Node, raw: bytes, limit: int) -> tuple[Node, int]:
+        """The deepest node that agrees with ``raw``, and how many of its first ``limit`` ids do.
+
+        Changes nothing, stamps nothing.
+        """
+        node, at, stop = root, 0, limit * ID_BYTES
+        while at < stop:
+            child = node.children.get(raw[at : at + ID_BYTES])
+            if child is None:
+                break
+            if not raw.startswith(child.tokens, at, stop):
+                return child, at // ID_BYTES + common_len(child.tokens, raw, at, stop)
+            node = child
+            at += len(child.tokens)
+        return node, at // ID_BYTES
+
+    def table(self, node: Node) -> list[int]:
+        """The page table of the path that ends with ``node``."""
+        table: list[int] = []
+        for each in reversed(list(path_up(node))):
+            if each.start % self.page_size:
+                table.pop()  # the lower node's page has these slots as well
+            table += each.pages
+        return table
+
+    def lock(self, node: Node, at: int, above: Node) -> Node:
+        """Lock the path to token ``at`` of ``node``, up to but not including ``above``.
+
+        Splits the node if ``at`` lies inside, so that no more is locked than was asked for. Returns
+        the node that ends at ``at``.
+        """
+        if at < node.end:
+            node = self._split(node, at)
+        self._tick += 1
+        now = self._wall_clock()
+        each = node
+        while each is not above:
+            if not each.lock_ref:
+                self.order.remove(each)
+                self.evictable -= each.adds
+                self.locked += each.adds
+            each.lock_ref += 1
+            each.tick, each.last_used = self._tick, now
+            each = each.parent
+        return node
+
+    def unlock(self, node: Node, used: Node) -> None:
+        """Give back one lock on ``node``'s path; ``used`` is ``node`` or what was used below it.
+
+        One walk from the lowest node up, so that a child stands in line before its parent.
+        """
+        self._tick += 1
+        now = self._wall_clock()
+        each = used
+        while each is not node:
+            if not each.lock_ref:
+                self.order.touch(each)
+            each.tick, each.last_used = self._tick, now
+            each = each.parent
+        while each.end:
+            assert each.lock_ref > 0, "unlocked more often than locked"
+            each.lock_ref -= 1
+            if not each.lock_ref:
+                self.order.add(each)
+                self.locked -= each.adds
+                self.evictable += each.adds
+            each.tick, each.last_used = self._tick, now
+            each = each.parent
+
+    def insert(self, base: Node, raw: bytes, table: list[int]) -> tuple[int, Node]:
+        """Store the tokens ``raw`` that follow ``base``, whose lock the caller holds.
+
+        Returns (present, node): the path up to token ``present`` was there before; ``node`` ends
+        where ``raw`` does. If anything was stored, the caller's ownership of the pages
+        ``table[present // P :]`` that it covers has passed to the tree. The caller then walks up
+        from ``node`` (lock or unlock), which gives new and halved nodes their place in line.
+        """
+        node, at, stop = base, 0, len(raw)
+        while at < stop:
+            child = node.children.get(raw[at : at + ID_BYTES])
+            if child is None:
+                break
+            if raw.startswith(child.tokens, at):
+                node = child
+                at += len(child.tokens)
+            else:
+                common = common_len(child.tokens, raw, at, stop)
+                node = self._split(child, child.start + common)
+                at += common * ID_BYTES
+                break
+        present = base.end + at // ID_BYTES
+        if at < stop:
+            end = base.end + stop // ID_BYTES
+            pages = table[present // self.page_size : -(-end // self.page_size)]
+            # A leaf on whose end nobody else relies grows: a conversation stays one node.
+            if not node.children and node.end and node.lock_ref == (node is base):
+                self._lengthen(node, raw[at:], pages)
+            else:
+                node = self._add_child(node, raw[at:], pages)
+        return present, node
+
+    def evict(self, num_pages: int) -> int:
+        """Free min(``num_pages``, evictable) pages of unlocked leaves. Returns how many."""
+        num_pages = min(num_pages, self.evictable)  # so none goes that would free nothing
+        for node, freed in cuts(self.order, num_pages):
+            whole = freed == node.adds
+            keep = 0 if whole else len(node.pages) - freed
+            end = (node.start // self.page_size + keep) * self.page_size if keep else node.start
+            if self.on_evict is not None:
+                self.on_evict(node, end)
+            if freed:  # its last page is its own: had one above it, it would be the only one
+                self.open.pop(node.pages[-1], None)
+            self._pages.release(node.pages[keep:])
+            if whole:
+                del node.parent.children[node.tokens[:ID_BYTES]]
+            else:
+                del node.pages[keep:]
+                node.tokens = node.tokens[: (end - node.start) * ID_BYTES]
+                node.end = end
+            self.evictable -= freed
+        return num_pages
+
+    def nodes(self) -> Iterator[Node]:
+        """All nodes but the roots, a parent before its children."""
+        stack = list(self.roots.values())
+        while stack:
+            node = stack.pop()
+            if node.end:
+                yield node
+            stack.extend(reversed(node.children.values()))
+
+    def check(self, locks: Mapping[Node, int]) -> None:
+        """Recount everything; ``locks`` = how many live requests hold each node."""
+        size = self.page_size
+        held = Counter[Node]()
+        for node, count in locks.items():
+            for each in path_up(node):
+                held[each] += count
+        locked: set[int] = set()
+        unlocked: set[int] = set()
+        for node in self.nodes():
+            what = f"node {node.id} [{node.start}, {node.end})"
+            parent = node.parent
+            assert len(node.tokens) == (node.end - node.start) * ID_BYTES > 0, f"{what}: tokens"
+            assert parent.end == node.start, f"{what}: does not begin where its parent ends"
+            assert parent.children.get(node.tokens[:ID_BYTES]) is node, f"{what}: its key"
+            num_pages = -(-node.end // size) - node.start // size
+            assert len(node.pages) == num_pages, f"{what}: pages do not cover it"
+            assert node.lock_ref == held[node], f"{what}: lock_ref"
+            overlapping = [a for a in path_up(parent) if a.end > node.start // size * size]
+            shares = any(a.pages[-1] == node.pages[0] for a in overlapping)
+            assert node.shares == shares, f"{what}: shares"
+            (locked if node.lock_ref else unlocked).update(node.pages)
+        assert self.locked == len(locked), "locked pages"
+        assert self.evictable == len(unlocked - locked), "evictable pages"
+        for root in self.roots.values():
+            assert (root.lock_ref, root.end, root.pages) == (1, 0, []), "a root"
+        line = {node: place for place, node in enumerate(self.order)}
+        assert set(line) == {n for n in self.nodes() if not n.lock_ref}, "the line"
+        for node, place in line.items():
+            after = line.get(node.parent, len(line))
+            assert place < after, f"node {node.id} stands in line behind its parent"
+
+    def _lengthen(self, leaf: Node, tokens: bytes, pages: list[int]) -> None:
+        before = leaf.adds
+        if leaf.end % self.page_size:
+            # The request's page has these slots as well; often it is the same page.
+            old = leaf.pages.pop()
+            if self._pages.release([old]):
+                self.open.pop(old, None)
+            if not leaf.pages:
+                leaf.shares = self._held_above(leaf.parent, pages[0], leaf.start)
+        leaf.pages += pages
+        leaf.tokens += tokens
+        leaf.end += len(tokens) // ID_BYTES
+        if leaf.lock_ref:
+            self.locked += leaf.adds - before
+        else:
+            self.evictable += leaf.adds - before
+
+    def _add_child(self, parent: Node, tokens: bytes, pages: list[int]) -> Node:
+        node = self._new_node(parent, parent.end, tokens, pages)
+        node.shares = self._held_above(parent, pages[0], node.start)
+        parent.children[tokens[:ID_BYTES]] = node
+        self.order.add(node)
+        self.evictable += node.adds
+        return node
+
+    def _held_above(self, node: Node, page: int, start: int) -> int:
+        """1 if a node from ``node`` up holds ``page``, the page of token ``start``.
+
+        Not only the next one: a node with a copy may stand between two with the same page.
+        """
+        page_start = start - start % self.page_size
+        while node.end > page_start:
+            if node.pages[-1] == page:
+                return 1
+            node = node.parent
+        return 0
+
+    def _split(self, node: Node, at: int) -> Node:
+        """Cut ``node`` at token ``at``; the new node is the upper one, so holders keep theirs."""
+        size = self.page_size
+        parent = node.parent
+        cut = (at - node.start) * ID_BYTES
+        first = node.start // size
+        upper = self._new_node(
+            parent, node.start, node.tokens[:cut], node.pages[: -(-at // size) - first]
+        )
+        upper.lock_ref, upper.shares, upper.hits = node.lock_ref, node.shares, node.hits
+        upper.tick, upper.last_used = node.tick, node.last_used
+        parent.children[upper.tokens[:ID_BYTES]] = upper
+        node.parent, node.start, node.tokens = upper, at, node.tokens[cut:]
+        del node.pages[: at // size - first]
+        node.shares = 0
+        if at % size:  # both hold the page that is cut
+            self._pages.add_owner(node.pages[0])
+            node.shares = 1
+        upper.children[node.tokens[:ID_BYTES]] = node
+        if not upper.lock_ref:
+            self.order.add(upper)
+        return upper
+
+    def _new_node(self, parent: Node | None, start: int, tokens: bytes, pages: list[int]) -> Node:
+        self._num_made += 1
+        return Node(self._num_made, parent, start, tokens, pages)
+
+
+def path_up(node: Node) -> Iterator[Node]:
+    """The node and those above it, without the root."""
+    while node.end:
+        yield node
+        node = node.parent
+
+
+def prefix_of(node: Node) -> bytes:
+    """The ids from the root to the node's end."""
+    return b"".join(reversed([each.tokens for each in path_up(node)]))
+
+
+def common_len(tokens: bytes, raw: bytes, at: int, stop: int) -> int:
+    """How many ids ``tokens`` and ``raw[at:stop]`` have in common at the start."""
+    same, differ = 0, min(len(tokens), stop - at)
+    while differ - same > 128:  # halve with memcmp, then find the place in one subtraction
+        middle = (same + differ) // 2
+        if raw.startswith(tokens[same:middle], at + same):
+            same = middle
+        else:
+            differ = middle
+    difference = int.from_bytes(tokens[same:differ], "little") ^ int.from_bytes(
+        raw[at + same : at + differ], "little"
+    )
+    if not difference:
+        return differ // ID_BYTES
+    lowest_bit = (difference & -difference).bit_length() - 1
+    return (same + lowest_bit // 8) // ID_BYTES
