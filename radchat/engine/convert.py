@@ -1,8 +1,8 @@
 """Convert a model once into the files every later start maps (docs/adr/0006-models-on-disk.md).
 
-    python -P -m radchat.engine.convert SOURCE FOLDER --name NAME [--label SOURCE-AS-TYPED]
+    python -P -m radchat.engine.convert SOURCE FOLDER '{"name": "my-model", …}'
 
-SOURCE is a Hugging Face folder or a ``.gguf`` file. FOLDER must not exist; it is complete and
+SOURCE is a Hugging Face folder or a ``.gguf`` file; the JSON goes into radchat.json. FOLDER must not exist; it is complete and
 fsynced when this ends with 0, and gone otherwise. stdout carries one JSON object a line: ``{"step",
 "done", "total"}`` (bytes) on the way, then ``{"result": radchat.json}``, or ``{"error": …}`` with
 exit code 1. It runs as a child of ``radchat models pull``: the terminal side imports no torch.
@@ -17,7 +17,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ from radchat.engine.model_config import DecoderConfig
 from radchat.errors import ModelBroken, RadchatError
 
 FORMAT = 1  # of the folder; weights.py refuses others
+MARGIN = 64 << 20  # bytes kept free beside the weights: tokenizer, file system
 Progress = Callable[[str, int, int], None]  # step, bytes done, bytes in all
 _TOKENIZER_FILES = (
     "tokenizer.json",
@@ -49,46 +50,48 @@ _LICENCES = ("LICENSE", "LICENSE.txt", "LICENSE.md", "USE_POLICY.md", "NOTICE")
 def convert(
     source: Path,
     folder: Path,
+    about: Mapping[str, Any],
     *,
-    name: str,
-    label: str | None = None,
-    steps: tuple[str, ...] = (),
-    license_name: str | None = None,
     progress: Progress = lambda *_: None,
     open_file: OpenFile = create_private,
+    free_bytes: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free,
 ) -> dict[str, Any]:
-    """Build ``folder`` from ``source`` and return its radchat.json; on any failure leave no folder.
+    """Build ``folder`` from ``source``, return its radchat.json; on any failure leave no folder.
 
-    Raises ModelBroken for a source that can't be used, RadchatError when the disk is full.
+    ``about`` gives at least the name. Raises ModelBroken for a source that can't be used,
+    RadchatError when the disk is too full, before or while writing.
     """
     folder.mkdir(mode=0o700)
+    base = {"format": FORMAT, "source": str(source), "license": None, "steps": []} | dict(about)
     try:
-        about = {
-            "format": FORMAT,
-            "name": name,
-            "source": label or str(source),
-            "license": license_name,
-            "steps": list(steps),
-        }
-        return _fill(source, folder, about, progress, open_file)
+        return _fill(source, folder, base, progress, open_file, free_bytes)
     except BrokenPipeError:  # whoever started us is gone
         shutil.rmtree(folder, ignore_errors=True)
         raise
     except OSError as error:
         shutil.rmtree(folder, ignore_errors=True)
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise RadchatError(
-                f"no room left on the disk of {folder.parent} while converting {name}; nothing was "
-                "kept: free some space, or set RADCHAT_CACHE_DIR to another disk"
-            ) from error
-        raise RadchatError(f"converting {name} failed: {error}") from error
+            raise _no_room(folder, "no room left") from error
+        raise RadchatError(f"converting {source} failed: {error}") from error
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
 
 
+def _no_room(folder: Path, what: str) -> RadchatError:
+    return RadchatError(
+        f"{what} on the disk of {folder.parent} for the converted model; nothing was kept: "
+        "free some space, or set RADCHAT_CACHE_DIR to a folder on another disk"
+    )
+
+
 def _fill(
-    source: Path, folder: Path, about: dict[str, Any], progress: Progress, open_file: OpenFile
+    source: Path,
+    folder: Path,
+    about: dict[str, Any],
+    progress: Progress,
+    open_file: OpenFile,
+    free_bytes: Callable[[Path], int],
 ) -> dict[str, Any]:
     is_gguf = source.is_file()
     if is_gguf:
@@ -109,6 +112,10 @@ def _fill(
     shape = DecoderConfig.from_hf(config)  # refuses what the decoder can't run, with the reason
     check_tensors(shape, items)
     check_special_ids(config, tokenizer_files)
+    need = sum(item.nbytes for item in (*items, *packed)) + MARGIN
+    free = free_bytes(folder)
+    if need > free:
+        raise _no_room(folder, f"{need / 1e6:,.0f} MB needed, {free / 1e6:,.0f} MB free")
     for file, data in tokenizer_files.items():
         write_bytes(folder / file, data, open_file)
     if is_gguf:
@@ -263,10 +270,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m radchat.engine.convert")
     parser.add_argument("source", type=Path)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--name", required=True)
-    parser.add_argument("--label")
-    parser.add_argument("--license")
-    parser.add_argument("--step", action="append", default=[])
+    parser.add_argument("about", type=json.loads)
     options = parser.parse_args(arguments)
     # libraries that print must not break the protocol: fd 1 is ours alone
     lines = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
@@ -279,10 +283,7 @@ def main(arguments: list[str] | None = None) -> int:
         about = convert(
             options.source,
             options.folder,
-            name=options.name,
-            label=options.label,
-            steps=tuple(options.step),
-            license_name=options.license,
+            options.about,
             progress=_at_most_ten_a_second(say),
         )
     except RadchatError as error:
