@@ -68,7 +68,9 @@ class SamplingParams:
         require(len(self.stop) <= MAX_STOPS, "stop", f"want at most {MAX_STOPS} strings")
         require(all(self.stop), "stop", "want no empty string")
         require(
-            all(0 <= i < vocab_size for i in self.stop_ids), "stop_ids", f"want 0 to {vocab_size - 1}"
+            all(0 <= i < vocab_size for i in self.stop_ids),
+            "stop_ids",
+            f"want 0 to {vocab_size - 1}",
         )
         require(len(self.logit_bias) <= MAX_BIASES, "logit_bias", f"want at most {MAX_BIASES}")
         require(

@@ -1,0 +1,69 @@
+"""What is checked: requests before they reach the loop, the engine's state after a step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from radchat.engine.kv_pool import KVPool
+from radchat.engine.prefix_cache import Lease, PrefixCache
+from radchat.engine.request import MAX_CHOICES, Request
+from radchat.errors import ContextOverflow, InvalidInput
+
+
+def check_request(
+    request: Request, *, vocab_size: int, context_length: int, cache: PrefixCache
+) -> None:
+    """Raises InvalidInput or ContextOverflow; a request that passes can always be finished."""
+    request.params.validate(vocab_size)
+    if not (isinstance(request.n, int) and 1 <= request.n <= MAX_CHOICES):
+        raise InvalidInput(f"n: want 1 to {MAX_CHOICES} (got {request.n!r})", field="n")
+    if not 0 <= request.first_choice < 2**31:
+        raise InvalidInput(f"first_choice: got {request.first_choice!r}", field="first_choice")
+    num = len(request.ids)
+    if not num:
+        raise InvalidInput("the prompt is empty", field="ids")
+    if request.ids.typecode != "I":
+        raise InvalidInput("ids: want an array of typecode 'I'", field="ids")
+    if max(request.ids) >= vocab_size:
+        raise InvalidInput(
+            f"ids: {max(request.ids)} is not in the vocabulary (0 to {vocab_size - 1})", field="ids"
+        )
+    if num >= context_length:
+        raise ContextOverflow(
+            f"the prompt has {num} tokens and the context holds {context_length},"
+            " the answer included: shorten it, or start a new chat",
+            prompt_tokens=num,
+            context_length=context_length,
+        )
+    if not cache.fits(num):
+        pool = cache.total * cache.page_size
+        raise ContextOverflow(
+            f"the prompt has {num} tokens and the KV pool holds {pool}:"
+            " shorten it, or raise kv_device",
+            prompt_tokens=num,
+            pool_tokens=pool,
+        )
+
+
+def check_idle(cache: PrefixCache) -> None:
+    """With no request alive nothing is locked and every page is free or evictable."""
+    cache.check([])
+    assert cache.locked == 0, "pages locked with no request"
+    assert cache.free + cache.evictable == cache.total, "pages lost"
+
+
+class Poison:
+    """Fills pages with NaN as they become free, so that reading one shows."""
+
+    def __init__(self, pool: KVPool, cache: PrefixCache) -> None:
+        self._pool = pool
+        self._cache = cache
+        self._free: set[int] = set()
+
+    def spread(self, leases: Sequence[Lease]) -> None:
+        used = {page for lease in leases for page in lease.table}
+        used.update(page for node in self._cache.nodes() for page in node.pages)
+        free = set(range(1, self._cache.num_pages)) - used
+        if fresh := sorted(free - self._free):
+            self._pool.poison(fresh)
+        self._free = free

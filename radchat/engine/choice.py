@@ -1,0 +1,108 @@
+"""The state of one request inside the engine, and of each of its choices.
+
+A request begins as one choice that carries the numbers of its unborn siblings: the prompt runs
+once, and when its last row has been drawn from n times the siblings fork from it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from radchat.engine.request import Ids, Priority, Request, TokenLogprob, Usage
+from radchat.engine.sampling import Seen
+from radchat.engine.words import Words
+
+if TYPE_CHECKING:
+    from radchat.engine.prefix_cache import Lease
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """One request: what its choices share."""
+
+    request: Request
+    serial: int  # order of arrival
+    arrived: float  # on the engine's clock
+    limit: int  # most ids a choice may put out: max_tokens, and what the context leaves
+    live: int  # choices that have not ended, unborn ones included
+    started: bool = False
+    device: int = 0  # prompt tokens whose KV was found; device + computed = covered
+    computed: int = 0  # prompt tokens that this request ran through the model
+    prompt_logprobs: list[TokenLogprob | None] | None = None
+
+    @property
+    def prompt_len(self) -> int:
+        return len(self.request.ids)
+
+    @property
+    def covered(self) -> int:
+        return self.device + self.computed
+
+    def found(self, cached_len: int) -> None:
+        """Tokens [0, cached_len) were in the tree at an admission (first, or after a retract)."""
+        if not self.request.params.prompt_logprobs:  # those run every token, found or not
+            self.device += max(0, min(cached_len, self.prompt_len) - self.covered)
+
+    def ran(self, end: int) -> None:
+        """Tokens up to ``end`` have been run; what runs a second time is not counted here."""
+        self.computed += max(0, min(end, self.prompt_len) - self.covered)
+
+    def usage(self, output_tokens: int) -> Usage:
+        return Usage(
+            input_tokens=self.prompt_len,
+            cached_tokens=self.device,
+            output_tokens=output_tokens,
+            device=self.device,
+            computed=self.computed,
+        )
+
+
+@dataclass(slots=True, eq=False)
+class Choice:
+    """One sequence of ids: a prompt on its way to the first draw, or one sample after it."""
+
+    group: Group
+    index: int
+    ids: Ids  # prompt and output; the lease's own array while there is a lease
+    words: Words
+    seen: Seen
+    unborn: tuple[int, ...] = ()  # siblings that fork at the first draw
+    lease: Lease | None = None
+    raw: bytes = b""  # ids at the time of queueing, to compare in bulk
+    num_out: int = 0
+    scored: int = 0  # rows of the prompt whose log probabilities are known
+    lent: Priority = Priority.BACKGROUND  # its own, or a follower's higher one
+    admitted: int = 0  # order of admission
+    passed: int = 0  # later arrivals admitted while this one waited
+    retractions: int = 0
+    common: dict[int, int] = field(default_factory=dict)  # admission -> ids shared with it
+
+    @property
+    def request(self) -> Request:
+        return self.group.request
+
+    @property
+    def is_scoring(self) -> bool:
+        return self.group.prompt_logprobs is not None and self.scored < self.group.prompt_len
+
+    @property
+    def next_row(self) -> int:
+        """The position of the next token to run through the model."""
+        assert self.lease is not None
+        done = self.lease.computed_len
+        return min(done, self.scored) if self.is_scoring else done
+
+    @property
+    def pending(self) -> int:
+        """Tokens to run before the next draw."""
+        return len(self.ids) - self.next_row
+
+    @property
+    def remaining(self) -> int:
+        """Ids that may still be put out."""
+        return self.group.limit - self.num_out
+
+    def queue(self) -> None:
+        self.raw = self.ids.tobytes()
+        self.common.clear()

@@ -1,0 +1,78 @@
+"""The order of the waiting queue: one function, three policies.
+
+``lpm``: what is overdue first, then foreground, then by how long a request has waited compared
+with the work it brings (response ratio, in powers of two), and among equals the longest matched
+prefix, then the highest hit rate. So a hot request goes first, as long as a cold one has not
+waited for as long as its own prompt takes. ``fcfs`` and ``random`` are for comparison.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from radchat.engine.choice import Choice
+from radchat.engine.request import Priority
+from radchat.errors import InvalidInput
+
+POLICIES = ("lpm", "fcfs", "random")
+_COMPARE_BY_WORD = 128  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A queued choice as the tree stands now."""
+
+    choice: Choice
+    matched: int  # tokens that need not be run
+    priority: Priority
+    is_overdue: bool
+
+
+def queue_order(
+    entries: Sequence[Waiting], policy: str, now: float, tokens_per_s: float, seed: int = 0
+) -> list[Waiting]:
+    """Who is admitted first; nothing is changed. Raises InvalidInput for an unknown policy."""
+    if policy == "lpm":
+        return sorted(entries, key=lambda entry: _lpm_key(entry, now, tokens_per_s))
+    if policy == "fcfs":
+        return sorted(entries, key=_arrival)
+    if policy == "random":  # a place is drawn once for a request, not anew each step
+        return sorted(
+            entries, key=lambda entry: random.Random(f"{seed} {_arrival(entry)}").random()
+        )
+    raise InvalidInput(
+        f"policy: want one of {', '.join(POLICIES)} (got {policy!r})", field="policy"
+    )
+
+
+def _arrival(entry: Waiting) -> tuple[int, int]:
+    return entry.choice.group.serial, entry.choice.index
+
+
+def _lpm_key(entry: Waiting, now: float, tokens_per_s: float) -> tuple[float, ...]:
+    waited = max(0.0, now - entry.choice.group.arrived)
+    length = len(entry.choice.ids)
+    service = (length - entry.matched) / tokens_per_s
+    if entry.is_overdue:
+        return (0, *_arrival(entry))
+    age = math.floor(math.log2(1 + waited / service))
+    return (1, entry.priority, -age, -entry.matched, -entry.matched / length, *_arrival(entry))
+
+
+def shared_len(a: bytes, b: bytes) -> int:
+    """How many ids (4 bytes each) two sequences share from the start; compares in bulk."""
+    low, high = 0, min(len(a), len(b))  # a[:low] is shared; a[:high + 1] is not, or is the end
+    while high - low > _COMPARE_BY_WORD:
+        middle = (low + high) // 8 * 4
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle
+    differing = int.from_bytes(a[low:high], "little") ^ int.from_bytes(b[low:high], "little")
+    if differing:
+        low += ((differing & -differing).bit_length() - 1) // 8
+        return low // 4
+    return high // 4
