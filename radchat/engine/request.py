@@ -15,6 +15,22 @@ MAX_STOPS = 64
 MAX_BIASES = 1024
 MAX_CHOICES = 128
 MAX_LOGPROBS = 20
+_REALS = (
+    "temperature",
+    "top_p",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+)
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_real(value: object) -> bool:
+    return isinstance(value, float) or _is_whole(value)
 
 
 class FinishReason(StrEnum):
@@ -53,6 +69,13 @@ class SamplingParams:
             if not holds:
                 raise InvalidInput(f"{name}: {want} (got {getattr(self, name)!r})", field=name)
 
+        for name in _REALS:
+            require(_is_real(getattr(self, name)), name, "want a number")
+        for name in ("top_k", "seed"):
+            require(_is_whole(getattr(self, name)), name, "want a whole number")
+        for name in ("max_tokens", "logprobs"):
+            value = getattr(self, name)
+            require(value is None or _is_whole(value), name, "want a whole number, or none")
         # comparisons are written so that NaN fails them
         require(0.0 <= self.temperature <= 100.0, "temperature", "want 0 to 100")
         require(self.top_k >= 0, "top_k", "want 0 (off) or more")
@@ -62,21 +85,19 @@ class SamplingParams:
         require(-2.0 <= self.presence_penalty <= 2.0, "presence_penalty", "want -2 to 2")
         require(-2.0 <= self.frequency_penalty <= 2.0, "frequency_penalty", "want -2 to 2")
         require(0 <= self.seed < 2**64, "seed", "want 0 to 2**64 - 1")
-        require(
-            self.max_tokens is None or self.max_tokens >= 1, "max_tokens", "want 1 or more, or none"
-        )
+        require(self.max_tokens is None or self.max_tokens >= 1, "max_tokens", "want 1 or more")
         require(len(self.stop) <= MAX_STOPS, "stop", f"want at most {MAX_STOPS} strings")
-        require(all(self.stop), "stop", "want no empty string")
-        require(
-            all(0 <= i < vocab_size for i in self.stop_ids),
-            "stop_ids",
-            f"want 0 to {vocab_size - 1}",
-        )
+        require(all(isinstance(s, str) and s for s in self.stop), "stop", "want no empty string")
+        ids = f"want ids 0 to {vocab_size - 1}"
+        require(all(_is_whole(i) and 0 <= i < vocab_size for i in self.stop_ids), "stop_ids", ids)
         require(len(self.logit_bias) <= MAX_BIASES, "logit_bias", f"want at most {MAX_BIASES}")
         require(
-            all(0 <= i < vocab_size and -100 <= b <= 100 for i, b in self.logit_bias.items()),
+            all(
+                _is_whole(i) and 0 <= i < vocab_size and _is_real(bias) and -100 <= bias <= 100
+                for i, bias in self.logit_bias.items()
+            ),
             "logit_bias",
-            f"want ids 0 to {vocab_size - 1} and values -100 to 100",
+            f"{ids} and values -100 to 100",
         )
         require(
             self.logprobs is None or 0 <= self.logprobs <= MAX_LOGPROBS,
@@ -125,7 +146,10 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """New ids of one choice, and the text that has become whole (may be empty)."""
+    """New ids of one choice, and the text that has become whole (may be empty).
+
+    ``choice`` counts from 0 within the request; its noise is that of ``first_choice + choice``.
+    """
 
     request_id: str
     choice: int
@@ -136,7 +160,12 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens of one request; device + host + disk + computed = input (promise 2)."""
+    """Tokens of one request; device + host + disk + computed = input (promise 2).
+
+    Choices of one request share the input: each reports the same input numbers and its own output.
+    An abort before the prompt was computed leaves the sum short. With ``prompt_logprobs`` every
+    prompt token runs through the model, so all of them count as computed.
+    """
 
     input_tokens: int
     cached_tokens: int
