@@ -1,0 +1,315 @@
+# ruff: noqa: S608 - what is put together are our own constants; every value is a parameter
+"""Branches, HEAD and labels: the names that move while the messages stay."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable
+from enum import Enum
+from typing import Final
+
+from radchat_sessions.database import Database
+from radchat_sessions.errors import NotFound, Refused
+from radchat_sessions.messages import Branch, Head, LabelKind, Placed, clean
+from radchat_sessions.names import NAME_LIMIT, free_name
+from radchat_sessions.reader import Reader
+
+
+class Anywhere(Enum):
+    """``expected=ANYWHERE``: wherever the branch points now."""
+
+    ANYWHERE = "anywhere"
+
+
+ANYWHERE: Final = Anywhere.ANYWHERE
+
+
+def check_name(name: str, what: str = "branch") -> str:
+    """``name``, if no REF can mean something else by it (a turn, HEAD, ``-``, ``SESSION:REF``)."""
+    if not name or len(name) > NAME_LIMIT:
+        why = f"1 to {NAME_LIMIT} characters"
+    elif clean(name) != name or any(
+        c.isspace() or unicodedata.category(c) in ("Cc", "Cf", "Zl", "Zp") for c in name
+    ):
+        why = "no white space or control characters"
+    elif any(c in ":~" for c in name) or name[0] in "-#":
+        why = "no ':' or '~', no '-' or '#' at the beginning"
+    elif name.isdigit() or name.upper() == "HEAD":
+        why = "not a number, not HEAD"
+    else:
+        return name
+    raise Refused(f"{name[:NAME_LIMIT]!r} can't be the name of a {what}: {why}")
+
+
+class Heads(Reader):
+    """A Reader that also moves names. Methods beginning with ``_`` run inside ``write()``."""
+
+    def __init__(self, db: Database, clock: Callable[[], float]) -> None:
+        super().__init__(db)
+        self._clock = clock
+
+    # -- branches ----------------------------------------------------------------------------------
+
+    def create_branch(self, session_id: str, name: str | None, message_id: str | None) -> Branch:
+        """A new name for a message; HEAD stays. ``name`` None: after HEAD's branch, ``main-2``."""
+        self._require(session_id, message_id)
+        with self._db.write():
+            if name is None:
+                name = self.free_branch_name(session_id, self.head(session_id).last_branch)
+            self._new_branch(session_id, check_name(name), message_id)
+        return self.branch(session_id, name)
+
+    def set_branch(
+        self,
+        session_id: str,
+        name: str,
+        message_id: str | None,
+        expected: str | Anywhere | None = ANYWHERE,
+    ) -> bool:
+        """Point a branch elsewhere, if it points at ``expected``. HEAD follows if it is there."""
+        self._require(session_id, message_id)
+        with self._db.write():
+            now = self.branch(session_id, name).message
+            if expected is not ANYWHERE and now != expected:
+                return False
+            self._point(session_id, name, message_id)
+        return True
+
+    def rename_branch(self, session_id: str, old: str, new: str) -> None:
+        check_name(new)
+        self.branch(session_id, old)
+        if old == new:
+            return
+        with self._db.write():
+            if self.find_branch(session_id, new) is not None:
+                raise Refused(f"there is a branch {new} already")
+            where = "WHERE session = ? AND {} = ?"
+            for table, column in (
+                ("branches", "name"),  # sessions.head_branch follows by itself
+                ("running", "branch"),
+                ("head_log", "from_branch"),
+                ("head_log", "to_branch"),
+            ):
+                self._db.do(
+                    f"UPDATE {table} SET {column} = ? {where.format(column)}", new, session_id, old
+                )
+
+    def delete_branch(self, session_id: str, name: str) -> None:
+        """Only the name goes; its messages stay until pruned."""
+        if self.branch(session_id, name).is_head:
+            raise Refused(f"HEAD is on {name}: switch to another branch first")
+        with self._db.write():
+            self._db.do("DELETE FROM branches WHERE session = ? AND name = ?", session_id, name)
+
+    def free_branch_name(self, session_id: str, base: str) -> str:
+        """``base`` if no branch has it, else ``base-2``, ``base-3`` …"""
+        return free_name(base, {branch.name for branch in self.branches(session_id)})
+
+    # -- HEAD --------------------------------------------------------------------------------------
+
+    def move_head(
+        self, session_id: str, *, branch: str | None = None, message: str | None = None
+    ) -> Head:
+        """To a branch, or to a message (neither: before everything).
+
+        At a message that is the end of the branch HEAD is on, or of exactly one branch, HEAD goes
+        on that branch: whoever says ``switch d9f1`` means the conversation that ends there.
+        """
+        if branch is not None:
+            self.branch(session_id, branch)
+        else:
+            self._require(session_id, message)
+            branch = self._branch_ending_at(session_id, message)
+        with self._db.write():
+            self._move_head(session_id, branch, message, "switch")
+        return self.head(session_id)
+
+    def previous(self, session_id: str, at: Head | None = None) -> Head:
+        """Where ``-`` leads: the branch HEAD was on before this one (``at``). Raises NotFound."""
+        now = at or self.head(session_id)
+        rows = self._db.all(
+            "SELECT from_branch AS name FROM head_log "
+            "WHERE session = ? AND from_branch IS NOT NULL GROUP BY from_branch "
+            "ORDER BY max(seq) DESC",
+            session_id,
+        )
+        for row in rows:
+            branch = self.find_branch(session_id, row["name"])
+            if branch is not None and branch.name != now.branch:
+                return Head(session_id, branch.name, branch.message, branch.name)
+        raise NotFound("no previous branch")
+
+    def undo(self, session_id: str, turns: int = 1) -> Head:
+        """HEAD and its branch go back ``turns`` user turns; what was said stays, without a name."""
+        if turns < 1:
+            raise Refused(f"undo {turns}: want 1 or more")
+        now = self.head(session_id)
+        target = self.back(now.message, turns)
+        with self._db.write():
+            if now.branch is not None:
+                self._log(session_id, now, (now.branch, target), "undo")
+                self._point(session_id, now.branch, target)
+            else:
+                self._move_head(session_id, None, target, "undo")
+        return self.head(session_id)
+
+    def redo(self, session_id: str) -> Head:
+        """Take back the last undo that nothing has followed. Raises NotFound."""
+        row = self._undone(session_id)
+        if row is None:
+            raise NotFound("nothing to redo")
+        branch, message = row["from_branch"], row["from_message"]
+        now = self.head(session_id)
+        if (now.branch, now.message) != (row["to_branch"], row["to_message"]):
+            raise NotFound("nothing to redo: HEAD has moved since")
+        with self._db.write():
+            if branch is not None:
+                self._log(session_id, now, (branch, message), "redo")
+                self._point(session_id, branch, message)
+            else:
+                self._move_head(session_id, None, message, "redo")
+        return self.head(session_id)
+
+    def _undone(self, session_id: str) -> dict[str, str | None] | None:
+        """The entry of the log to take back: undos and redos pair up like brackets."""
+        redone = 0
+        for row in self._db.all(
+            "SELECT * FROM head_log WHERE session = ? ORDER BY seq DESC", session_id
+        ):
+            if row["action"] == "redo":
+                redone += 1
+            elif row["action"] != "undo":
+                return None
+            elif redone:
+                redone -= 1
+            else:
+                return dict(row)
+        return None
+
+    # -- labels ------------------------------------------------------------------------------------
+
+    def add_label(
+        self, session_id: str, message_id: str, value: str, kind: LabelKind = "label"
+    ) -> None:
+        """A label can be used as a REF; it keeps its message from pruning. A message has one score
+        and one pin, and as many labels as one likes.
+        """
+        if kind == "label":
+            check_name(value, "label")
+        self._require(session_id, message_id)
+        with self._db.write():
+            if kind != "label":
+                self._drop_label(session_id, message_id, kind, None)
+            self._db.do(
+                "INSERT OR IGNORE INTO labels VALUES (?, ?, ?, ?)",
+                session_id,
+                message_id,
+                kind,
+                clean(value),
+            )
+
+    def remove_label(
+        self,
+        session_id: str,
+        message_id: str,
+        value: str | None = None,
+        kind: LabelKind = "label",
+    ) -> bool:
+        """One, or all of that kind; False where there was none."""
+        with self._db.write():
+            return self._drop_label(session_id, message_id, kind, value) > 0
+
+    def set_meta(self, key: str, value: str) -> None:
+        with self._db.write():
+            self._db.do("INSERT OR REPLACE INTO meta VALUES (?, ?)", key, clean(value))
+
+    # -- inside a transaction ----------------------------------------------------------------------
+
+    def _place(
+        self,
+        session_id: str,
+        wanted: str,
+        expected: str | None,
+        to: str | None,
+        *,
+        move: bool = True,
+    ) -> Placed:
+        """Compare and set: ``wanted`` goes to ``to`` if it points at ``expected``, else a branch
+        of its own does. ``move`` False: a branch that points right stays where it is.
+        """
+        now = self.find_branch(session_id, wanted)
+        if now is not None and now.message == expected:
+            if move:
+                self._point(session_id, wanted, to)
+            return Placed(wanted, wanted, made=False, existed=True, found=now.message)
+        name = self.free_branch_name(session_id, check_name(wanted))
+        self._new_branch(session_id, name, to)
+        if now is None:
+            return Placed(name, wanted, made=True, existed=False)
+        return Placed(name, wanted, made=True, existed=True, found=now.message)
+
+    def _new_branch(self, session_id: str, name: str, message_id: str | None) -> None:
+        if self.find_branch(session_id, name) is not None:
+            raise Refused(f"there is a branch {name} already")
+        self._db.do("INSERT INTO branches VALUES (?, ?, ?)", session_id, name, message_id)
+
+    def _point(self, session_id: str, name: str, message_id: str | None) -> None:
+        self._db.do(
+            "UPDATE branches SET message = ? WHERE session = ? AND name = ?",
+            message_id,
+            session_id,
+            name,
+        )
+
+    def _move_head(
+        self, session_id: str, branch: str | None, message: str | None, action: str
+    ) -> None:
+        to = message if branch is None else self.branch(session_id, branch).message
+        self._log(session_id, self.head(session_id), (branch, to), action)
+        self._db.do(
+            "UPDATE sessions SET head_branch = ?, head_message = ? WHERE id = ?",
+            branch,
+            message if branch is None else None,
+            session_id,
+        )
+
+    def _log(
+        self, session_id: str, now: Head, to: tuple[str | None, str | None], action: str
+    ) -> None:
+        if action == "switch" and (now.branch, now.message) == to:
+            return
+        self._db.do(
+            "INSERT INTO head_log (session, action, from_branch, from_message, to_branch, "
+            "to_message, at) VALUES (?, ?, ?, ?, ?, ?, ?)",
+            session_id,
+            action,
+            now.branch,
+            now.message,
+            *to,
+            self._clock(),
+        )
+
+    def _branch_ending_at(self, session_id: str, message: str | None) -> str | None:
+        ending = [b for b in self.branches(session_id) if b.message == message]
+        here = [b.name for b in ending if b.is_head]
+        if here:
+            return here[0]
+        return ending[0].name if len(ending) == 1 else None
+
+    def _drop_label(
+        self, session_id: str, message_id: str, kind: LabelKind, value: str | None
+    ) -> int:
+        return self._db.do(
+            "DELETE FROM labels WHERE session = ? AND message = ? AND kind = ? "
+            "AND (?4 IS NULL OR value = ?4)",
+            session_id,
+            message_id,
+            kind,
+            value,
+        )
+
+    def _require(self, session_id: str, message_id: str | None) -> None:
+        """Both exist, else NotFound."""
+        self.session(session_id)
+        if message_id is not None:
+            self.message(message_id)

@@ -1,0 +1,361 @@
+"""The plain data of a session: messages, prompts, branches, and what the store is told and tells.
+
+A message is immutable. Its ``digest`` covers its parent's digest, so one digest vouches for a
+whole path; ``verify`` recomputes them. Token ids are ``array('I')`` in memory and little-endian
+uint32 on disk. Parts are JSON objects with a ``type``: ``text``, ``reasoning``, ``tool_call``,
+``tool_result`` or whatever the caller adds; the store reads only ``text``.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any, Final, Literal, TypeAlias, cast
+
+Ids: TypeAlias = "array[int]"  # typecode 'I'
+Json: TypeAlias = Any  # what json.loads gives
+Part: TypeAlias = Mapping[str, Json]
+Role = Literal["system", "user", "assistant", "tool"]
+FinishReason = Literal["stop", "length", "abort", "error"]
+LabelKind = Literal["label", "score", "pin"]
+
+ROLES: Final = ("system", "user", "assistant", "tool")
+ID_BYTES: Final = 4
+SHORTEST_ID: Final = 4  # hex digits shown and accepted for a message or session
+
+
+# -- text and parts --------------------------------------------------------------------------------
+
+
+def clean(value: Json) -> Json:
+    """``value`` with whole surrogate pairs joined and lone ones U+FFFD, in every string of it.
+
+    SQLite, UTF-8 files and tokenizers all raise on a lone surrogate; so it never gets in.
+    """
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return value
+    if isinstance(value, Mapping):
+        return {clean(key): clean(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [clean(item) for item in value]
+    return value
+
+
+def text_part(text: str) -> Part:
+    return {"type": "text", "text": text}
+
+
+def reasoning_part(text: str) -> Part:
+    return {"type": "reasoning", "text": text}
+
+
+def text_of(parts: Iterable[Part], kind: str = "text") -> str:
+    """The texts of the parts of one type, joined without a separator."""
+    return "".join(str(part.get("text", "")) for part in parts if part.get("type") == kind)
+
+
+def searchable(parts: Iterable[Part]) -> str:
+    """Every text of the parts, for the index; NUL would end it early."""
+    return "\n".join(str(part["text"]) for part in parts if "text" in part).replace("\0", " ")
+
+
+def dumps(value: Json) -> str:
+    """Canonical JSON: sorted keys, no spaces, ASCII. Equal values, equal bytes."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+# -- ids -------------------------------------------------------------------------------------------
+
+
+def pack_ids(ids: Iterable[int]) -> bytes:
+    """Little-endian uint32, the form on disk."""
+    packed = array("I", ids)
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return packed.tobytes()
+
+
+def unpack_ids(data: bytes) -> Ids:
+    """The reverse; ``data`` must be whole ids."""
+    ids = array("I")
+    ids.frombytes(data)
+    if sys.byteorder == "big":
+        ids.byteswap()
+    return ids
+
+
+def digest(parent: str | None, role: str, parts: Sequence[Part], ids: bytes | None) -> str:
+    """``b2:`` and 32 hex digits over the parent's digest, role, parts and packed ids.
+
+    One line of canonical JSON ``[parent, role, parts, has ids]``, a newline (JSON has none), the
+    ids. The prefix leaves room for another hash one day.
+    """
+    line = dumps([parent, role, list(parts), ids is not None])
+    return "b2:" + blake2b(line.encode() + b"\n" + (ids or b""), digest_size=16).hexdigest()
+
+
+# -- what the store returns ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    id: str
+    name: str
+    named: bool  # by a person; False: the name was made up and may be replaced
+    model: str | None
+    folder: str | None
+    settings: Mapping[str, Json]
+    clock: str  # the date the templates see, fixed at creation
+    parent: str | None  # the session this one was forked from
+    fork_message: str | None  # and where
+    created: float
+    used: float
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSummary:
+    session: Session
+    messages: int
+    branches: int
+    head: Head
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One entry of a conversation. From ``prompt`` on: answers only.
+
+    ``out_len`` counts the ids sampled for it, None where there are none (a message given as text).
+    ``origin`` is the session it was written in; None once that is removed and others still use it.
+    """
+
+    id: str
+    parent: str | None
+    role: Role
+    parts: Sequence[Part]
+    created: float
+    digest: str
+    origin: str | None
+    prompt: str | None = None
+    out_len: int | None = None
+    model: str | None = None
+    dtype: str | None = None
+    sampling: Mapping[str, Json] | None = None
+    seed: int | None = None
+    choice: int | None = None
+    usage: Mapping[str, Json] | None = None
+    timing: Mapping[str, Json] | None = None
+    finish_reason: FinishReason | None = None
+    stopped: bool = False  # the last id of out is a stop id
+    holds: str | None = None  # its reasoning, while the path still contains it (templates.md §2)
+    extra: Mapping[str, Json] = field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        return text_of(self.parts)
+
+    @property
+    def reasoning(self) -> str:
+        return text_of(self.parts, "reasoning")
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What one request put before its answers: ``ids(base)[:kept] + tail``, ``length`` ids in all.
+
+    ``message`` is the last message it contains; its answers are children of that.
+    """
+
+    id: str
+    message: str
+    base_message: str | None
+    base_prompt: str | None
+    kept: int
+    tail: Ids
+    length: int
+    tokenizer: str
+    settings: str
+    points: Json
+    extra: Mapping[str, Json]
+    created: float
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    session: str
+    name: str
+    message: str | None  # None: nothing said yet
+    is_head: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Where a session talks. ``branch`` None: at a bare message; ``last_branch`` names new ones."""
+
+    session: str
+    branch: str | None
+    message: str | None
+    last_branch: str
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    session: str
+    message: str
+    kind: LabelKind
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """An answer being generated; ``expected`` is where ``branch`` must point for it to move."""
+
+    id: str
+    session: str
+    parent: str
+    prompt: str
+    branch: str | None
+    expected: str | None
+    model: str | None
+    dtype: str | None
+    sampling: Mapping[str, Json] | None
+    seed: int | None
+    choice: int
+    started: float
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """A leftover found at open: ``message`` None where no id had been saved."""
+
+    answer: str
+    session: str
+    message: Message | None
+    cut_bytes: int  # of a torn last record
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """``messages`` are gone; ``shared`` of the session's messages live on in other sessions."""
+
+    session: str
+    messages: tuple[str, ...]
+    prompts: int
+    shared: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    message: str
+    session: str | None
+    role: Role
+    snippet: str  # matches between [ and ]
+
+
+# -- what the store is given -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class NewMessage:
+    """A message as text: user, system, tool, or an answer edited or imported (no ids)."""
+
+    role: Role
+    parts: Sequence[Part]
+    extra: Mapping[str, Json] = field(default_factory=dict)
+    id: str | None = None  # None: a fresh one
+
+    @classmethod
+    def of(cls, role: Role, text: str) -> NewMessage:
+        return cls(role, (text_part(text),))
+
+
+@dataclass(frozen=True, slots=True)
+class NewPrompt:
+    """``shares[i]`` is the (start, stop) in the prompt's own ids of the i-th of the last
+    ``len(shares)`` messages of its path, in path order: those whose tokens stand in the tail.
+    """
+
+    tail: Ids
+    tokenizer: str
+    settings: str
+    base_message: str | None = None  # an answer
+    base_prompt: str | None = None  # or an earlier prompt, or neither
+    kept: int = 0
+    points: Json = ()
+    shares: Sequence[tuple[int, int]] = ()
+    extra: Mapping[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class NewAnswer:
+    """One sample. ``branch`` None: unnamed until pruned (a vote's or a search's losers)."""
+
+    branch: str | None = None
+    seed: int | None = None
+    choice: int = 0
+    id: str | None = None
+
+
+# -- and what a turn comes back with ---------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Where a turn went. ``made``: a branch of its own, because ``wanted`` did not exist
+    (``found`` None and ``existed`` False) or points at ``found`` and no longer where expected.
+    """
+
+    branch: str
+    wanted: str
+    made: bool
+    existed: bool
+    found: str | None = None
+
+    @property
+    def moved_on(self) -> bool:
+        """True: somebody else moved ``wanted``; say so in one line."""
+        return self.made and self.existed
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    messages: tuple[str, ...]  # ids of the new messages, in order
+    placed: Placed | None
+
+
+@dataclass(frozen=True, slots=True)
+class BegunAnswer:
+    id: str
+    placed: Placed | None  # None: an unnamed answer
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    session: str
+    prompt: str
+    messages: tuple[str, ...]
+    answers: tuple[BegunAnswer, ...]
+
+    @property
+    def answer_ids(self) -> tuple[str, ...]:
+        return tuple(answer.id for answer in self.answers)
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    message: Message
+    placed: Placed | None  # None: an unnamed answer
+
+
+def as_role(value: str) -> Role:
+    """``value`` as a role; ValueError names the set."""
+    if value not in ROLES:
+        raise ValueError(f"role {value!r}: want one of {', '.join(ROLES)}")
+    return cast("Role", value)

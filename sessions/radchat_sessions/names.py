@@ -1,0 +1,113 @@
+"""Names nobody had to think of: for branches and sessions."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Collection
+from typing import Final
+
+NAME_LIMIT: Final = 64  # characters
+AUTO_NAME_LIMIT: Final = 24
+AUTO_NAME_WORDS: Final = 4
+
+_KINDS = [
+    "amber",
+    "brisk",
+    "calm",
+    "clear",
+    "dry",
+    "early",
+    "fair",
+    "fond",
+    "gentle",
+    "glad",
+    "keen",
+    "kind",
+    "late",
+    "light",
+    "lucid",
+    "mellow",
+    "mild",
+    "neat",
+    "odd",
+    "plain",
+    "pure",
+    "quick",
+    "quiet",
+    "rare",
+    "red",
+    "round",
+    "sharp",
+    "silver",
+    "slow",
+    "soft",
+    "still",
+    "warm",
+]
+_THINGS = [
+    "acorn",
+    "aspen",
+    "birch",
+    "brook",
+    "cedar",
+    "cliff",
+    "cloud",
+    "delta",
+    "ember",
+    "fern",
+    "field",
+    "finch",
+    "forest",
+    "harbor",
+    "hazel",
+    "heron",
+    "island",
+    "lake",
+    "larch",
+    "maple",
+    "marsh",
+    "meadow",
+    "moss",
+    "oak",
+    "pine",
+    "reed",
+    "ridge",
+    "river",
+    "stone",
+    "thistle",
+    "willow",
+    "wren",
+]
+
+
+def auto_name(text: str) -> str:
+    """The first words of a message as a name: lower case, hyphens, at most AUTO_NAME_LIMIT
+    characters. "" where there are none (then the made-up name stays).
+    """
+    plain = unicodedata.normalize("NFC", text[:400]).casefold().replace("'", "")
+    words = re.findall(r"[^\W_]+", plain)[:AUTO_NAME_WORDS]
+    name = ""
+    for word in words:
+        longer = f"{name}-{word}" if name else word[:AUTO_NAME_LIMIT]
+        if len(longer) > AUTO_NAME_LIMIT:
+            break
+        name = longer
+    return "" if name.isdigit() or name == "head" else name
+
+
+def made_up_name(session_id: str) -> str:
+    """Two words chosen by the id: ``quiet-harbor``."""
+    number = int(session_id[:8], 16)
+    return f"{_KINDS[number % len(_KINDS)]}-{_THINGS[number // len(_KINDS) % len(_THINGS)]}"
+
+
+def free_name(base: str, taken: Collection[str]) -> str:
+    """``base`` if it is free, else ``base-2``, ``base-3`` … (``main-2`` leads to ``main-3``)."""
+    if base not in taken:
+        return base
+    stem = re.sub(r"-\d+$", "", base)[: NAME_LIMIT - 8] or base
+    number = 2
+    while f"{stem}-{number}" in taken:
+        number += 1
+    return f"{stem}-{number}"

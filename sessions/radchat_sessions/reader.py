@@ -1,0 +1,474 @@
+# ruff: noqa: S608 - what is put together are our own constants; every value is a parameter
+"""What can be asked of the store: sessions, messages, paths, HEAD, and whose ids are whose.
+
+Nothing here writes.
+"""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from radchat_sessions.database import Database, Row
+from radchat_sessions.errors import Ambiguous, NotFound
+from radchat_sessions.messages import (
+    SHORTEST_ID,
+    Branch,
+    Head,
+    Hit,
+    Ids,
+    Json,
+    Label,
+    Message,
+    Prompt,
+    Running,
+    Session,
+    SessionSummary,
+    unpack_ids,
+)
+
+_MESSAGE = """m.id, m.parent, m.role, m.parts, m.created, m.digest, m.origin, m.prompt,
+    length(m.out) / 4 AS out_len, m.model, m.dtype, m.sampling, m.seed, m.choice, m.usage,
+    m.timing, m.finish_reason, m.stopped, m.holds, m.extra"""
+
+# Where names point: what keeps messages from pruning. And what was written where.
+_NAMED = """SELECT session, message AS id FROM branches WHERE message IS NOT NULL
+    UNION ALL SELECT id, head_message FROM sessions WHERE head_message IS NOT NULL
+    UNION ALL SELECT session, message FROM labels
+    UNION ALL SELECT session, parent FROM running"""
+_WRITTEN = "SELECT origin AS session, id FROM messages WHERE origin IS NOT NULL"
+_UP = """SELECT r.session, m.parent FROM reach r JOIN messages m ON m.id = r.id
+    WHERE m.parent IS NOT NULL"""
+
+# Upwards closed sets of (session, message). ?1 is the session's id.
+SHOWN = f"""WITH RECURSIVE reach (session, id) AS (
+    SELECT session, id FROM ({_NAMED} UNION ALL {_WRITTEN}) WHERE session = ?1 UNION {_UP})"""
+SHOWN_BY_OTHERS = f"""WITH RECURSIVE reach (session, id) AS (
+    SELECT session, id FROM ({_NAMED} UNION ALL {_WRITTEN}) WHERE session <> ?1 UNION {_UP})"""
+SHOWN_BY_ALL = f"""WITH RECURSIVE reach (session, id) AS (
+    SELECT session, id FROM ({_NAMED} UNION ALL {_WRITTEN}) UNION {_UP})"""
+KEPT = f"""WITH RECURSIVE reach (session, id) AS (
+    SELECT session, id FROM ({_NAMED}) WHERE session = ?1 UNION {_UP})"""
+
+
+class Span(NamedTuple):
+    """``ids(prompt)`` or ``ids(prompt) + out``, from start to stop, are the message's own."""
+
+    prompt: str
+    start: int
+    stop: int
+
+
+class Reader:
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    # -- sessions ----------------------------------------------------------------------------------
+
+    def session(self, session_id: str) -> Session:
+        row = self._db.one("SELECT * FROM sessions WHERE id = ?", session_id)
+        if row is None:
+            raise NotFound(f"no session {session_id}")
+        return _session(row)
+
+    def find_session(self, ref: str) -> Session:
+        """By its name, else by the beginning of its id. Raises NotFound, Ambiguous."""
+        row = self._db.one("SELECT * FROM sessions WHERE name = ?", ref)
+        if row is not None:
+            return _session(row)
+        prefix = ref.lower()
+        if len(prefix) >= SHORTEST_ID and is_hex(prefix):
+            rows = self._db.all(
+                "SELECT * FROM sessions WHERE id >= ? AND id < ? ORDER BY seq", prefix, prefix + "g"
+            )
+            if len(rows) == 1:
+                return _session(rows[0])
+            if rows:
+                names = [f"{row['id'][:8]} {row['name']}" for row in rows]
+                raise Ambiguous(f"{ref} fits {len(rows)} sessions: {', '.join(names)}", names)
+        raise NotFound(f"no session {ref}")
+
+    def sessions(self) -> list[SessionSummary]:
+        """All, the last used first."""
+        counts = {
+            row["session"]: row["n"]
+            for row in self._db.all(
+                f"{SHOWN_BY_ALL} SELECT session, count(*) AS n FROM reach GROUP BY session"
+            )
+        }
+        branches = {
+            row["session"]: row["n"]
+            for row in self._db.all("SELECT session, count(*) AS n FROM branches GROUP BY session")
+        }
+        rows = self._db.all("SELECT * FROM sessions ORDER BY used DESC, seq DESC")
+        return [
+            SessionSummary(
+                session=_session(row),
+                messages=counts.get(row["id"], 0),
+                branches=branches.get(row["id"], 0),
+                head=self.head(row["id"]),
+            )
+            for row in rows
+        ]
+
+    def current_session(self, terminal: str | None, folder: str | None) -> Session | None:
+        """Last used from this terminal, else in this folder, else at all."""
+        for place, name in (("terminal", terminal), ("folder", folder), ("any", "")):
+            if name is None:
+                continue
+            row = self._db.one(
+                "SELECT s.* FROM uses u JOIN sessions s ON s.id = u.session "
+                "WHERE u.place = ? AND u.name = ? ORDER BY u.seq DESC LIMIT 1",
+                place,
+                name,
+            )
+            if row is not None:
+                return _session(row)
+        return None
+
+    # -- messages ----------------------------------------------------------------------------------
+
+    def message(self, message_id: str) -> Message:
+        row = self._db.one(f"SELECT {_MESSAGE} FROM messages m WHERE m.id = ?", message_id)
+        if row is None:
+            raise NotFound(f"no message {message_id[:8]}")
+        return _message(row)
+
+    def path(self, message_id: str | None) -> list[Message]:
+        """From the root to ``message_id``; empty for None, the point before everything."""
+        if message_id is None:
+            return []
+        rows = self._db.all(
+            "WITH RECURSIVE up (id, depth) AS (SELECT ?, 0 UNION ALL SELECT m.parent, depth + 1 "
+            "FROM up JOIN messages m ON m.id = up.id WHERE m.parent IS NOT NULL) "
+            f"SELECT {_MESSAGE} FROM up JOIN messages m ON m.id = up.id ORDER BY depth DESC",
+            message_id,
+        )
+        if not rows:
+            raise NotFound(f"no message {message_id[:8]}")
+        return [_message(row) for row in rows]
+
+    def messages(self, session_id: str) -> list[Message]:
+        """All a session shows, parents before children: what its branches, labels and HEAD reach,
+        and what was written in it and has no name (retried, undone, a vote's rest) until pruned.
+        """
+        rows = self._db.all(
+            f"{SHOWN} SELECT {_MESSAGE} FROM reach JOIN messages m ON m.id = reach.id "
+            "ORDER BY m.seq",
+            session_id,
+        )
+        return [_message(row) for row in rows]
+
+    def message_ids(self, session_id: str) -> list[str]:
+        """The ids of ``messages``, without reading their texts."""
+        rows = self._db.all(
+            f"{SHOWN} SELECT m.id FROM reach JOIN messages m ON m.id = reach.id ORDER BY m.seq",
+            session_id,
+        )
+        return [row["id"] for row in rows]
+
+    def children(self, message_id: str | None, session_id: str) -> list[Message]:
+        """The session's messages that follow ``message_id`` (None: its roots), oldest first."""
+        return [m for m in self.messages(session_id) if m.parent == message_id]
+
+    def back(self, message_id: str | None, turns: int) -> str | None:
+        """The point ``turns`` user turns before: what HEAD~n means. None: before everything.
+
+        Raises NotFound where the path has fewer user messages.
+        """
+        asked = [m for m in self.path(message_id) if m.role == "user"]
+        if turns > len(asked):
+            raise NotFound(f"only {len(asked)} turns back from here, not {turns}")
+        return message_id if turns == 0 else asked[-turns].parent
+
+    def search(self, words: str, session_id: str | None = None, limit: int = 20) -> list[Hit]:
+        """Messages that contain every word, best first."""
+        quoted = " ".join('"' + word.replace('"', '""') + '"' for word in words.split())
+        if not quoted:
+            return []
+        rows = self._db.all(
+            "SELECT m.id, m.origin, m.role, snippet(message_text, 0, '[', ']', '...', 12) AS s "
+            "FROM message_text JOIN messages m ON m.seq = message_text.rowid "
+            "WHERE message_text MATCH ?2 AND (?1 IS NULL OR m.id IN "
+            f"({SHOWN} SELECT id FROM reach)) ORDER BY rank LIMIT ?3",
+            session_id,
+            quoted,
+            limit,
+        )
+        return [Hit(row["id"], row["origin"], row["role"], row["s"]) for row in rows]
+
+    # -- names -------------------------------------------------------------------------------------
+
+    def branches(self, session_id: str) -> list[Branch]:
+        rows = self._db.all(
+            "SELECT b.*, s.head_branch IS b.name AS is_head FROM branches b "
+            "JOIN sessions s ON s.id = b.session WHERE b.session = ? ORDER BY b.name",
+            session_id,
+        )
+        return [_branch(row) for row in rows]
+
+    def branch(self, session_id: str, name: str) -> Branch:
+        found = self.find_branch(session_id, name)
+        if found is None:
+            raise NotFound(f"no branch {name}")
+        return found
+
+    def find_branch(self, session_id: str, name: str) -> Branch | None:
+        row = self._db.one(
+            "SELECT b.*, s.head_branch IS b.name AS is_head FROM branches b "
+            "JOIN sessions s ON s.id = b.session WHERE b.session = ? AND b.name = ?",
+            session_id,
+            name,
+        )
+        return None if row is None else _branch(row)
+
+    def head(self, session_id: str) -> Head:
+        row = self._db.one(
+            "SELECT s.head_branch, s.head_message, b.message FROM sessions s LEFT JOIN branches b "
+            "ON b.session = s.id AND b.name = s.head_branch WHERE s.id = ?",
+            session_id,
+        )
+        if row is None:
+            raise NotFound(f"no session {session_id}")
+        if row["head_branch"] is not None:
+            return Head(session_id, row["head_branch"], row["message"], row["head_branch"])
+        last = self._db.one(
+            "SELECT from_branch FROM head_log WHERE session = ? AND from_branch IS NOT NULL "
+            "ORDER BY seq DESC LIMIT 1",
+            session_id,
+        )
+        name = "main" if last is None else last["from_branch"]
+        return Head(session_id, None, row["head_message"], name)
+
+    def labels(self, session_id: str) -> list[Label]:
+        rows = self._db.all(
+            "SELECT * FROM labels WHERE session = ? ORDER BY message, kind, value", session_id
+        )
+        return [Label(row["session"], row["message"], row["kind"], row["value"]) for row in rows]
+
+    def meta(self, key: str) -> str | None:
+        row = self._db.one("SELECT value FROM meta WHERE key = ?", key)
+        return None if row is None else str(row["value"])
+
+    # -- ids ---------------------------------------------------------------------------------------
+
+    def prompt(self, prompt_id: str) -> Prompt:
+        row = self._db.one("SELECT * FROM prompts WHERE id = ?", prompt_id)
+        if row is None:
+            raise NotFound(f"no prompt {prompt_id[:8]}")
+        return _prompt(row)
+
+    def prompts_on(self, message_id: str | None) -> list[Prompt]:
+        """All prompts whose last message is on the path of ``message_id``, newest first."""
+        rows = self._db.all(
+            "WITH RECURSIVE up (id) AS (SELECT ? UNION ALL SELECT m.parent FROM up "
+            "JOIN messages m ON m.id = up.id WHERE m.parent IS NOT NULL) "
+            "SELECT p.* FROM prompts p JOIN up ON up.id = p.message ORDER BY p.seq DESC",
+            message_id,
+        )
+        return [_prompt(row) for row in rows]
+
+    def prompt_ids(self, prompt_id: str) -> Ids:
+        """``ids(base)[:kept] + tail``, through all the bases."""
+        pieces: list[Ids] = []  # back to front
+        wanted: int | None = None  # how many of this prompt's ids the next one keeps; None: all
+        current: str | None = prompt_id
+        while current is not None and wanted != 0:
+            row = self._db.one(
+                "SELECT p.kept, p.tail, p.base_prompt, b.prompt AS answered, b.out, q.length "
+                "FROM prompts p LEFT JOIN messages b ON b.id = p.base_message "
+                "LEFT JOIN prompts q ON q.id = b.prompt WHERE p.id = ?",
+                current,
+            )
+            if row is None:
+                raise NotFound(f"no prompt {current[:8]}")
+            kept = int(row["kept"])
+            tail = unpack_ids(row["tail"])
+            if wanted is not None:
+                tail = tail[: max(0, wanted - kept)]
+                kept = min(kept, wanted)
+            pieces.append(tail)
+            current, wanted = row["base_prompt"], kept
+            if row["answered"] is not None:
+                pieces.append(unpack_ids(row["out"])[: max(0, kept - row["length"])])
+                current, wanted = row["answered"], min(kept, row["length"])
+        ids = array("I")
+        for piece in reversed(pieces):
+            ids.extend(piece)
+        return ids
+
+    def out(self, message_id: str) -> Ids | None:
+        """The ids sampled for an answer; None for any other message."""
+        row = self._db.one("SELECT out FROM messages WHERE id = ?", message_id)
+        if row is None:
+            raise NotFound(f"no message {message_id[:8]}")
+        return None if row["out"] is None else unpack_ids(row["out"])
+
+    def span(self, message_id: str) -> Span | None:
+        """Which of ``ids(message_id)`` are the message's own; None while it has none."""
+        row = self._db.one(
+            "SELECT p.id, p.length, length(m.out) / 4 AS out_len FROM messages m "
+            "JOIN prompts p ON p.id = m.prompt WHERE m.id = ?",
+            message_id,
+        )
+        if row is not None:
+            return Span(row["id"], row["length"], row["length"] + row["out_len"])
+        row = self._db.one(
+            "SELECT s.prompt, s.start, s.stop FROM shares s JOIN prompts p ON p.id = s.prompt "
+            "WHERE s.message = ? ORDER BY p.seq LIMIT 1",
+            message_id,
+        )
+        return None if row is None else Span(row["prompt"], row["start"], row["stop"])
+
+    def spans(self, session_id: str) -> dict[str, Span]:
+        """``span`` of every message of the session that has one, in two queries."""
+        shown = f"{SHOWN} SELECT id FROM reach"
+        found = {
+            row["message"]: Span(row["prompt"], row["start"], row["stop"])
+            for row in self._db.all(
+                "SELECT s.* FROM shares s JOIN prompts p ON p.id = s.prompt "
+                f"WHERE s.message IN ({shown}) ORDER BY p.seq DESC",  # the first prompt wins
+                session_id,
+            )
+        }
+        for row in self._db.all(
+            "SELECT m.id, p.id AS prompt, p.length, length(m.out) / 4 AS out_len FROM messages m "
+            f"JOIN prompts p ON p.id = m.prompt WHERE m.id IN ({shown})",
+            session_id,
+        ):
+            found[row["id"]] = Span(row["prompt"], row["length"], row["length"] + row["out_len"])
+        return found
+
+    def ids(self, message_id: str) -> Ids | None:
+        """The path's ids up to the end of this message, as the engine saw them; None where it has
+        not seen the message. They end where ``span`` ends.
+        """
+        span = self.span(message_id)
+        if span is None:
+            return None
+        ids = self.prompt_ids(span.prompt)
+        ids.extend(self.out(message_id) or ())
+        return ids[: span.stop]
+
+    # -- running -----------------------------------------------------------------------------------
+
+    def running(self, session_id: str | None = None) -> list[Running]:
+        rows = self._db.all(
+            "SELECT * FROM running WHERE ? IS NULL OR session = ? ORDER BY started, id",
+            session_id,
+            session_id,
+        )
+        return [_running(row) for row in rows]
+
+    def find_running(self, answer_id: str) -> Running | None:
+        row = self._db.one("SELECT * FROM running WHERE id = ?", answer_id)
+        return None if row is None else _running(row)
+
+
+# -- rows ------------------------------------------------------------------------------------------
+
+
+def is_hex(text: str) -> bool:
+    return bool(text) and all(c in "0123456789abcdef" for c in text)
+
+
+def shortest(ids: Sequence[str]) -> Mapping[str, str]:
+    """Each id's shortest beginning that no other of ``ids`` has, SHORTEST_ID digits at least."""
+    ordered = sorted(ids)
+    found = {}
+    for i, this in enumerate(ordered):
+        need = SHORTEST_ID
+        for other in (*ordered[max(0, i - 1) : i], *ordered[i + 1 : i + 2]):
+            while other[:need] == this[:need] and need < len(this):
+                need += 1
+        found[this] = this[:need]
+    return found
+
+
+def _loads(text: str | None) -> Json:
+    return None if text is None else json.loads(text)
+
+
+def _seed(text: str | None) -> int | None:
+    return None if text is None else int(text)
+
+
+def _session(row: Row) -> Session:
+    return Session(
+        id=row["id"],
+        name=row["name"],
+        named=bool(row["named"]),
+        model=row["model"],
+        folder=row["folder"],
+        settings=json.loads(row["settings"]),
+        clock=row["clock"],
+        parent=row["parent"],
+        fork_message=row["fork_message"],
+        created=row["created"],
+        used=row["used"],
+    )
+
+
+def _message(row: Row) -> Message:
+    return Message(
+        id=row["id"],
+        parent=row["parent"],
+        role=row["role"],
+        parts=json.loads(row["parts"]),
+        created=row["created"],
+        digest=row["digest"],
+        origin=row["origin"],
+        prompt=row["prompt"],
+        out_len=row["out_len"],
+        model=row["model"],
+        dtype=row["dtype"],
+        sampling=_loads(row["sampling"]),
+        seed=_seed(row["seed"]),
+        choice=row["choice"],
+        usage=_loads(row["usage"]),
+        timing=_loads(row["timing"]),
+        finish_reason=row["finish_reason"],
+        stopped=bool(row["stopped"]),
+        holds=row["holds"],
+        extra=json.loads(row["extra"]),
+    )
+
+
+def _branch(row: Row) -> Branch:
+    return Branch(row["session"], row["name"], row["message"], bool(row["is_head"]))
+
+
+def _prompt(row: Row) -> Prompt:
+    return Prompt(
+        id=row["id"],
+        message=row["message"],
+        base_message=row["base_message"],
+        base_prompt=row["base_prompt"],
+        kept=row["kept"],
+        tail=unpack_ids(row["tail"]),
+        length=row["length"],
+        tokenizer=row["tokenizer"],
+        settings=row["settings"],
+        points=json.loads(row["points"]),
+        extra=json.loads(row["extra"]),
+        created=row["created"],
+    )
+
+
+def _running(row: Row) -> Running:
+    return Running(
+        id=row["id"],
+        session=row["session"],
+        parent=row["parent"],
+        prompt=row["prompt"],
+        branch=row["branch"],
+        expected=row["expected"],
+        model=row["model"],
+        dtype=row["dtype"],
+        sampling=_loads(row["sampling"]),
+        seed=_seed(row["seed"]),
+        choice=row["choice"],
+        started=row["started"],
+    )
