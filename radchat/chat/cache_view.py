@@ -1,0 +1,101 @@
+"""The engine's cache as lines: totals, the flat list in eviction order, the radix tree itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from radchat.chat.footer import age, count, share, size
+from radchat.chat.text import one_line
+from radchat.chat.tree_view import TIERS
+from radchat.chat.width import cut, width
+
+TEXT_COLUMNS = 48
+
+
+def _number(value: Any) -> str:
+    return "-" if value is None else count(value)
+
+
+def stats(result: Mapping[str, Any], columns: int | None) -> list[str]:
+    lines = []
+    for key, letter, name in TIERS:
+        tier = (result.get("tiers") or {}).get(key)
+        if not tier:
+            continue
+        line = f"{letter} {name:<8}{_number(tier.get('tokens'))} tokens"
+        if tier.get("bytes") is not None:
+            line += f", {size(tier['bytes'])}"
+        if tier.get("budget_bytes"):
+            line += f" of {size(tier['budget_bytes'])}"
+        lines.append(line)
+    for key in ("total", "free", "evictable", "locked"):
+        if result.get(f"{key}_tokens") is not None:
+            lines.append(f"{key:<10}{count(result[f'{key}_tokens'])} tokens")
+    if result.get("requests") is not None:
+        lines.append(f"{'requests':<10}{count(result['requests'])}")
+    if result.get("hit_rate") is not None:
+        lines.append(f"{'hit rate':<10}{100 * result['hit_rate']:.1f}% of all input tokens")
+    return _fit(lines or ["nothing is cached: no model is loaded"], columns)
+
+
+def entries(result: Mapping[str, Any], columns: int | None) -> list[str]:
+    """Eviction order: rank 1 goes first; a locked entry has no rank."""
+    if not result["entries"]:
+        return ["nothing is cached"]
+    head = ("lru", "node", "tokens", "frees", "kv", "used", "hits", "session", "message", "text")
+    rows = [
+        (
+            _number(e.get("rank")),
+            str(e.get("node", "-")),
+            _number(e.get("tokens")),
+            _number(e.get("frees")),
+            str(e.get("tier") or "-"),
+            age(e.get("last_used_s")),
+            _number(e.get("hits")),
+            one_line(str(e.get("name") or e.get("session") or "-")),
+            str(e.get("message") or "-")[:8],
+            cut(one_line(str(e.get("text") or "")), TEXT_COLUMNS),
+        )
+        for e in result["entries"]
+    ]
+    right = {0, 2, 3, 6}
+    widths = [max(width(row[i]) for row in (head, *rows)) for i in range(len(head))]
+    lines = []
+    for row in (head, *rows):
+        cells = []
+        for i, cell in enumerate(row):
+            space = " " * (widths[i] - width(cell))
+            cells.append(space + cell if i in right else cell + space)
+        lines.append("  ".join(cells).rstrip())
+    return _fit(lines, columns)
+
+
+def nodes(result: Mapping[str, Any], columns: int | None) -> list[str]:
+    """The radix tree: a node a line, indented by depth: node, run, pages, locks, use, words."""
+    if not result["nodes"]:
+        return ["nothing is cached"]
+    head = f"{'node':<10}{'tokens':>15}  pages  locks  used  hits  lru  kv  text"
+    lines = [head]
+    for node in result["nodes"]:
+        name = "  " * min(int(node.get("depth") or 0), 20) + str(node["id"])
+        run = f"{count(node['start'])}-{count(node['end'])}"
+        served = ", ".join(str(m)[:4] for m in node.get("messages") or ())
+        text = cut(one_line(str(node.get("tokens_text") or "")), TEXT_COLUMNS)
+        line = (
+            f"{name:<10}{run:>15}  {_number(node.get('pages')):>5}  "
+            f"{_number(node.get('locks')):>5}  {age(node.get('last_used_s')):<4}  "
+            f"{_number(node.get('hits')):>4}  {_number(node.get('lru_rank')):>3}  "
+            f"{node.get('tier') or '-'!s:<2}  {text}"
+        )
+        lines.append(f"{line}  [{served}]" if served else line.rstrip())
+    return _fit(lines, columns)
+
+
+def reuse(cached: int, total: int) -> str:
+    """`1,180/1,211 (97.4%)`"""
+    return f"{count(cached)}/{count(total)} ({share(cached, total)})"
+
+
+def _fit(lines: list[str], columns: int | None) -> list[str]:
+    return lines if columns is None else [cut(line, columns) for line in lines]

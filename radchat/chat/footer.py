@@ -1,0 +1,116 @@
+"""Numbers as a person reads them, and the line under an answer (docs/cli.md, "In chat").
+
+Every number is measured: what is not known is left out, never guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from radchat.chat.text import one_line
+
+SEPARATOR = " · "
+_MINUTE, _HOUR, _DAY = 60, 3600, 86400
+
+
+def count(number: int) -> str:
+    """1,180"""
+    return f"{number:,}"
+
+
+def short_count(number: int) -> str:
+    """812, 1.2k, 131k, 1.0M"""
+    if number < 1000:
+        return str(number)
+    if number < 99_950:
+        return f"{number / 1000:.1f}k"
+    if number < 999_500:
+        return f"{number / 1000:.0f}k"
+    return f"{number / 1e6:.1f}M"
+
+
+def seconds(value: float) -> str:
+    """41 ms, 0.5 s, 12 s, 3 min"""
+    if value < 0.0995:
+        return f"{value * 1000:.0f} ms"
+    if value < 9.95:
+        return f"{value:.1f} s"
+    return f"{value:.0f} s" if value < 120 else f"{value / _MINUTE:.0f} min"
+
+
+def latency(value: float) -> str:
+    """A short wait: 41 ms, 412 ms, 1.2 s."""
+    return f"{value * 1000:.0f} ms" if value < 0.9995 else seconds(value)
+
+
+def age(value: float | None) -> str:
+    """now, 4s, 2m, 3h, 5d; - when never used"""
+    if value is None:
+        return "-"
+    if value < 1:
+        return "now"
+    for unit, name in ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "m")):
+        if value >= unit:
+            return f"{value // unit:.0f}{name}"
+    return f"{value:.0f}s" if value < 59.5 else "1m"
+
+
+def size(num_bytes: int) -> str:
+    """812 B, 1.4 MiB, 1.42 GiB"""
+    value = float(num_bytes)
+    for unit in ("B", "KiB", "MiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.2f} GiB"
+
+
+def rate(tokens_per_s: float) -> str:
+    return f"{tokens_per_s:.0f} tok/s" if tokens_per_s >= 9.95 else f"{tokens_per_s:.1f} tok/s"
+
+
+def share(part: int, whole: int) -> str:
+    """A percentage that says 100 only when all of it is meant."""
+    percent = 100 * part / whole
+    if part < whole and percent > 99.9:
+        percent = 99.9
+    return f"{percent:.1f}%"
+
+
+def place(branch: str | None, message: str | None) -> str:
+    """branch@id, as every line that says where one is writes it."""
+    where = f"{one_line(branch or '')}@{message[:4]}" if message else one_line(branch or "")
+    return where or "(empty)"
+
+
+def footer(answer: Mapping[str, Any], *, context: Mapping[str, Any], saved_s: float | None) -> str:
+    """One line under an answer, from the shape of ``ask --json`` and what ``done`` adds to it."""
+    usage = answer.get("usage") or {}
+    timing = answer.get("timing") or {}
+    model = " ".join(str(answer[key]) for key in ("model", "dtype") if answer.get(key))
+    parts = [place(answer.get("branch"), answer.get("short") or answer.get("message"))]
+    if model:
+        parts.append(one_line(model))
+    parts.append(_context(context))
+    parts.append(_cached(usage, saved_s))
+    if timing.get("first_token_s") is not None:
+        parts.append(f"first token {latency(timing['first_token_s'])}")
+    if timing.get("tokens_per_s") is not None:
+        parts.append(rate(timing["tokens_per_s"]))
+    return SEPARATOR.join(part for part in parts if part)
+
+
+def _context(context: Mapping[str, Any]) -> str:
+    used, limit = context.get("used"), context.get("limit")
+    if used is None or not limit:
+        return ""
+    return f"ctx {short_count(used)}/{short_count(limit)} {100 * used / limit:.0f}%"
+
+
+def _cached(usage: Mapping[str, Any], saved_s: float | None) -> str:
+    cached, total = usage.get("cached_input_tokens"), usage.get("input_tokens")
+    if cached is None or not total:
+        return ""
+    text = f"cached {count(cached)}/{count(total)} ({share(cached, total)})"
+    return f"{text} saved {seconds(saved_s)}" if saved_s else text

@@ -1,0 +1,74 @@
+"""Sessions as a list, and when one was last used in words."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from datetime import date, datetime
+from typing import Any
+
+from radchat.chat.footer import count
+from radchat.chat.text import one_line
+from radchat.chat.width import cut, pad, width
+
+NAME_COLUMNS = 32
+_WEEK = 7
+
+
+def day_of(used: float, now: float | None = None) -> str:
+    """today, yesterday, Tuesday, 2026-01-31: the day of a wall-clock time."""
+    today = datetime.fromtimestamp(time.time() if now is None else now).astimezone().date()
+    then: date = datetime.fromtimestamp(used).astimezone().date()
+    days = (today - then).days
+    if days <= 0:
+        return "today"
+    if days == 1:
+        return "yesterday"
+    return then.strftime("%A") if days < _WEEK else then.isoformat()
+
+
+def messages(number: int) -> str:
+    return f"{count(number)} message{'' if number == 1 else 's'}"
+
+
+def last_line(last: dict[str, Any]) -> str:
+    """What a new chat says of the one before: `last: NAME, yesterday, 14 messages: -c`."""
+    parts = [one_line(str(last.get("name") or last.get("id")))]
+    if isinstance(last.get("used"), int | float):
+        parts.append(day_of(last["used"]))
+    if last.get("messages") is not None:
+        parts.append(messages(last["messages"]))
+    return f"last: {', '.join(parts)}: -c"
+
+
+def listing(sessions: Sequence[dict[str, Any]], columns: int | None) -> list[str]:
+    """One line a session; the current one is starred."""
+    if not sessions:
+        return ["no sessions yet"]
+    rows = [_row(session) for session in sessions]
+    head = ("", "id", "name", "used", "messages", "branches", "model")
+    widths = [max(width(row[i]) for row in (head, *rows)) for i in range(len(head))]
+    widths[2] = min(widths[2], NAME_COLUMNS)
+    lines = []
+    for row in (head, *rows):
+        cells = [
+            cell.rjust(widths[i]) if i in (4, 5) else pad(cell, widths[i])  # numbers
+            for i, cell in enumerate(row)
+        ]
+        line = "  ".join(cells).rstrip()
+        lines.append(line if columns is None else cut(line, columns))
+    return lines
+
+
+def _row(session: dict[str, Any]) -> tuple[str, ...]:
+    used = session.get("used")
+    branches = session.get("branches")
+    return (
+        "*" if session.get("current") else "",
+        str(session["id"])[:8],
+        one_line(str(session.get("name") or "-")),
+        day_of(used) if isinstance(used, int | float) else "-",
+        count(session.get("messages") or 0),
+        str(len(branches) if isinstance(branches, list | dict) else branches or 0),
+        one_line(str(session.get("model") or "-")),
+    )

@@ -1,0 +1,265 @@
+"""The picture of a session's tree (docs/cli.md, "The model in the user's head").
+
+One row a message, letters only. Its input is the JSON of ``radchat tree --json``; its output is a
+list of lines that hold no control characters. Colour is added by the caller's ``paint`` and never
+carries meaning alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from radchat.chat.footer import age, count, size
+from radchat.chat.text import one_line
+from radchat.chat.width import cut, pad, width
+
+Paint = Callable[[str, str], str]  # (text, style) -> text; styles: "dim", "bold"
+
+MIN_TEXT, PLAIN_TEXT = 8, 36  # columns of the text column: at least; and where nothing limits it
+MAX_PLAIN_TEXT = 60
+WHO = {"system": "sys", "user": "user", "assistant": "asst", "tool": "tool"}
+TIERS = (("device", "G", "device"), ("host", "H", "host"), ("disk", "D", "disk"))
+LEGEND = "G device  H host  D disk  - none  * pinned    lru 1 goes first"
+
+
+def unpainted(text: str, style: str) -> str:  # noqa: ARG001 - a Paint that paints nothing
+    return text
+
+
+@dataclass(slots=True)
+class Row:
+    """A message, ready to be laid out."""
+
+    indent: int
+    id: str
+    who: str
+    text: str
+    tokens: str
+    cache: tuple[str, str, str, str]  # kv, used, hits, lru
+    labels: str
+    is_head: bool
+
+
+def render(
+    tree: Mapping[str, Any],
+    *,
+    columns: int | None,
+    cache: bool = False,
+    ids: bool = False,
+    paint: Paint = unpainted,
+) -> list[str]:
+    """The lines of the picture. ``columns`` is the terminal's width; None = nothing is cut to it."""
+    messages = tree["messages"]
+    if not messages:
+        return [_header(tree, cache), "(no messages yet)"]
+    names = {m["id"]: m["id"] for m in messages} if ids else short_ids(m["id"] for m in messages)
+    rows = _rows(tree, names, columns)
+    layout = _Layout.of(rows, columns, cache)
+    lines = [*_fold(_header(tree, cache), "   KV ", columns), paint(layout.head(), "dim")]
+    lines += [paint(layout.line(row), "bold") if row.is_head else layout.line(row) for row in rows]
+    if cache:
+        lines += [paint(line, "dim") for line in _fold(_legend(tree), "    shared ", columns)]
+    return lines
+
+
+def short_ids(ids: Iterable[str], least: int = 4) -> dict[str, str]:
+    """Each id's shortest prefix, of ``least`` or more, that no other id begins with."""
+    ordered = sorted(ids)
+    names = {}
+    for i, full in enumerate(ordered):
+        near = ordered[max(i - 1, 0) : i] + ordered[i + 1 : i + 2]
+        need = least
+        while need < len(full) and any(other.startswith(full[:need]) for other in near):
+            need += 1
+        names[full] = full[:need]
+    return names
+
+
+def _fit(line: str, columns: int | None) -> str:
+    return line if columns is None else cut(line, columns)
+
+
+def _fold(line: str, at: str, columns: int | None) -> list[str]:
+    """The line, or two where the terminal is too narrow for one."""
+    if columns is None or width(line) <= columns or at not in line:
+        return [_fit(line, columns)]
+    first, rest = line.split(at, 1)
+    return [_fit(first, columns), _fit(at.lstrip() + rest, columns)]
+
+
+def _header(tree: Mapping[str, Any], cache: bool) -> str:
+    messages = tree.get("num_messages", len(tree["messages"]))
+    branches = len(tree.get("branches") or {})
+    parts = [f"session {one_line(str(tree.get('name') or '-'))} ({str(tree['session'])[:4]})"]
+    if tree.get("model"):
+        parts.append(one_line(str(tree["model"])))
+    parts.append(f"{messages} message{'' if messages == 1 else 's'}")
+    parts.append(f"{branches} branch{'' if branches == 1 else 'es'}")
+    line = "  ".join(parts)
+    tiers = tree.get("tiers") or {}
+    if cache and tiers:
+        used = [
+            f"{letter} {size(tiers[key].get('bytes') or 0)}"
+            for key, letter, _ in TIERS
+            if tiers.get(key)
+        ]
+        line += "   KV " + "  ".join(used)
+        device = tiers.get("device") or {}
+        if device.get("budget_bytes"):
+            line += f"  budget {100 * (device.get('bytes') or 0) / device['budget_bytes']:.0f}%"
+    return line
+
+
+def _legend(tree: Mapping[str, Any]) -> str:
+    shared = tree.get("shared_tokens")
+    if not shared:
+        return LEGEND
+    return f"{LEGEND}    shared by all branches: {count(shared)} tokens, computed once"
+
+
+def _rows(tree: Mapping[str, Any], names: Mapping[str, str], columns: int | None) -> list[Row]:
+    messages = {m["id"]: m for m in tree["messages"]}
+    branches: dict[str, list[str]] = {}
+    for name, message in (tree.get("branches") or {}).items():
+        branches.setdefault(message, []).append(one_line(name))
+    order = list(_walk(messages))
+    steps = _steps(order, None if columns is None else max(columns // 4, 6))
+    return [
+        _row(messages[key], names[key], 2 * steps[key], branches.get(key, []), tree.get("head"))
+        for key, _, _ in order
+    ]
+
+
+def _walk(messages: Mapping[str, Mapping[str, Any]]) -> Iterable[tuple[str, int, int]]:
+    """Each message after its parent, siblings in order: (id, depth, depth counted in forks)."""
+    children: dict[str | None, list[str]] = {}
+    for key, message in messages.items():
+        parent = message.get("parent")
+        children.setdefault(parent if parent in messages else None, []).append(key)
+    stack = [(key, 0, 0) for key in reversed(children.get(None, []))]
+    while stack:
+        key, depth, forks = stack.pop()
+        yield key, depth, forks
+        below = children.get(key, [])
+        deeper = forks + (len(below) > 1)
+        stack += [(child, depth + 1, deeper) for child in reversed(below)]
+
+
+def _steps(order: Sequence[tuple[str, int, int]], limit: int | None) -> dict[str, int]:
+    """Indentation steps: one a message; where that is too deep, one a fork; never past the limit."""
+    most = max(depth for _, depth, _ in order)
+    by_forks = limit is not None and 2 * most > limit
+    top = most if limit is None else limit // 2
+    return {key: min(forks if by_forks else depth, top) for key, depth, forks in order}
+
+
+def _row(
+    message: Mapping[str, Any], name: str, indent: int, branches: list[str], head: str | None
+) -> Row:
+    is_head = message["id"] == head
+    labels = [*branches, *(one_line(str(label)) for label in message.get("labels") or ())]
+    if is_head:
+        labels.append("<- HEAD")
+    tokens = message.get("tokens")
+    who = str(message["role"])
+    return Row(
+        indent=indent,
+        id=name,
+        who=WHO.get(who, one_line(who)[:4]),
+        text=one_line(str(message.get("text") or "")),
+        tokens="-" if tokens is None else count(tokens),
+        cache=_cache_cells(message),
+        labels="  ".join(labels),
+        is_head=is_head,
+    )
+
+
+def _cache_cells(message: Mapping[str, Any]) -> tuple[str, str, str, str]:
+    used = age(message.get("last_used_s"))
+    hits = message.get("hits")
+    rank = message.get("lru_rank")
+    return (
+        kv_cell(message),
+        used,
+        "-" if hits is None else count(hits),
+        "-" if rank is None else str(rank),
+    )
+
+
+def kv_cell(message: Mapping[str, Any]) -> str:
+    """``G``, ``D``, ``-``, ``G*`` pinned, ``G 80%`` when only a part of the tokens is cached."""
+    cached = message.get("cached") or {}
+    letter = next((letter for key, letter, _ in TIERS if cached.get(key)), "-")
+    if letter == "-":
+        return letter
+    star = "*" if message.get("pinned") else ""
+    tokens = message.get("tokens") or 0
+    held = sum(cached.get(key) or 0 for key, _, _ in TIERS)
+    return f"{letter}{star} {100 * held // tokens}%" if held < tokens else f"{letter}{star}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Where the columns are. Rows that are indented past a column push their own text to the right."""
+
+    who: int
+    text: int
+    end: int  # column after the text and tokens columns
+    tokens: int  # width of the tokens column
+    cells: tuple[int, int, int, int] | None  # widths of kv, used, hits, lru
+    columns: int | None
+
+    @classmethod
+    def of(cls, rows: Sequence[Row], columns: int | None, cache: bool) -> _Layout:
+        longest_id = max(len(row.id) for row in rows)
+        who = max(7, longest_id + 2)
+        text = who + 6
+        tokens = max(6, *(len(row.tokens) for row in rows))
+        cells = None
+        tail = 0
+        if cache:
+            widths = [max(len(row.cache[i]) for row in rows) for i in range(4)]
+            least = (2, 4, 4, 3)
+            cells = tuple(max(w, n) for w, n in zip(widths, least, strict=True))
+            tail = sum(cells) + 3 + 2 * 3
+        labels = max((width(row.labels) for row in rows), default=0)
+        tail += labels + 3 if labels else 0
+        deepest = max(cls._text_at(row, who, text) for row in rows)
+        longest = max(cls._text_at(row, who, text) + width(row.text) for row in rows)
+        wish = max(text + PLAIN_TEXT, min(longest + 1, deepest + MAX_PLAIN_TEXT))
+        if columns is not None:
+            room = columns - tail - tokens
+            wish = max(min(max(text + PLAIN_TEXT, longest + 1), room), deepest + MIN_TEXT)
+        return cls(who, text, wish + tokens, tokens, cells, columns)  # type: ignore[arg-type]
+
+    @staticmethod
+    def _text_at(row: Row, who: int, text: int) -> int:
+        return max(text, max(who, row.indent + len(row.id) + 1) + 5)
+
+    def head(self) -> str:
+        line = "id".ljust(self.who) + "who".ljust(self.text - self.who) + "text"
+        line = line.ljust(self.end - self.tokens) + "tokens".rjust(self.tokens)
+        if self.cells:
+            line += self._cells(("kv", "used", "hits", "lru"))
+        return _fit(line, self.columns)
+
+    def line(self, row: Row) -> str:
+        who_at = max(self.who, row.indent + len(row.id) + 1)
+        text_at = max(self.text, who_at + 5)
+        line = (" " * row.indent + row.id).ljust(who_at) + row.who.ljust(text_at - who_at)
+        line += pad(row.text, self.end - self.tokens - text_at - 1) + " "
+        line += row.tokens.rjust(self.tokens)
+        if self.cells:
+            line += self._cells(row.cache)
+        if row.labels:
+            line += "   " + row.labels
+        return _fit(line.rstrip(), self.columns)
+
+    def _cells(self, cells: tuple[str, str, str, str]) -> str:
+        assert self.cells is not None
+        kv, used, hits, lru = cells
+        w_kv, w_used, w_hits, w_lru = self.cells
+        numbers = f"  {hits.rjust(w_hits)}  {lru.rjust(w_lru)}"
+        return f"   {kv.ljust(w_kv)}  {used.ljust(w_used)}{numbers}"

@@ -1,0 +1,181 @@
+"""The events of an answer, shown: text on one stream, everything about it on the other.
+
+Knows nothing of prompts or commands. Text is cleaned of control characters however it was cut
+into events; reasoning, notices and the footer go to stderr (docs/cli.md, "Streams").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, TextIO
+
+from radchat.chat.footer import count, footer
+from radchat.chat.text import Cleaner, clean, one_line
+from radchat.errors import from_json
+from radchat.protocol import Event
+
+DIM, RESET = "\x1b[2m", "\x1b[0m"
+
+
+@dataclass(slots=True)
+class Answer:
+    """What an answer's events have told so far."""
+
+    init: dict[str, Any] = field(default_factory=dict)
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    done: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def branches(self) -> list[dict[str, Any]]:
+        return list(self.done.get("branches") or self.messages)
+
+    @property
+    def head(self) -> dict[str, Any] | None:
+        """Where a chat stands now; after a cut-off, at the answer that was begun."""
+        if self.done.get("head"):
+            return dict(self.done["head"])
+        if not self.init:
+            return None
+        answers = self.init.get("messages") or [None]
+        return {"branch": self.init.get("branch"), "message": answers[0] or self.init.get("user")}
+
+
+@dataclass
+class View:
+    out: TextIO
+    err: TextIO
+    note: Callable[[str], None]
+    status: Callable[[str], None]
+    streams: bool = True  # write text as it comes; else once, at its end
+    shows_text: bool = True
+    shows_reasoning: bool = True
+    shows_footer: bool = False
+    paints: bool = False  # style on stderr
+    answer: Answer = field(default_factory=Answer)
+    _text: Cleaner = field(default_factory=Cleaner)
+    _thought: Cleaner = field(default_factory=Cleaner)
+    _at_line_start: bool = True
+    _is_thinking: bool = False
+    _many: bool = False
+
+    def follow(self, events: Iterable[Event]) -> Answer:
+        """Show the events to their end; raises the error they end with."""
+        for event in events:
+            self.show(event)
+        self.finish()
+        return self.answer
+
+    def show(self, event: Event) -> None:
+        handler = getattr(self, f"_on_{event.name}", None)
+        if handler is not None:  # an event of a newer daemon is no reason to fail
+            handler(event.data)
+
+    def finish(self) -> None:
+        """End the line, also of an answer cut short."""
+        self.status("")
+        self._end_thought()
+        if self.shows_text and self.streams:
+            self._write(self._text.flush())
+            self._end_line()
+
+    # --- events ---
+
+    def _on_notice(self, data: dict[str, Any]) -> None:
+        self._end_line()
+        self.note(str(data.get("text", "")))
+
+    def _on_progress(self, data: dict[str, Any]) -> None:
+        if self._at_line_start:
+            self.status(progress(data))
+
+    def _on_init(self, data: dict[str, Any]) -> None:
+        self.answer.init = data
+        self._many = len(data.get("messages") or ()) > 1
+        if self._many:
+            self.streams = False
+
+    def _on_reasoning(self, data: dict[str, Any]) -> None:
+        if not self.shows_reasoning or self._many:
+            return
+        self.status("")
+        if not self._is_thinking:
+            self._is_thinking = True
+            if self.paints:
+                self.err.write(DIM)
+        self.err.write(self._thought.push(str(data["text"])))
+        self.err.flush()
+
+    def _on_delta(self, data: dict[str, Any]) -> None:
+        if self.shows_text and self.streams:
+            self.status("")
+            self._end_thought()
+            self._write(self._text.push(str(data["text"])))
+
+    def _on_message(self, data: dict[str, Any]) -> None:
+        self.answer.messages.append(data)
+        if self.shows_text and not self.streams:
+            self.status("")
+            self._end_thought()
+            if self._many:
+                number = len(self.answer.messages)
+                name = one_line(str(data.get("branch") or ""))
+                self._write(f"[{number}] {name}@{str(data['message'])[:4]}\n")
+            self._write(clean(str(data["text"])))
+            self._end_line()
+            if self._many:
+                self._write("\n")
+
+    def _on_done(self, data: dict[str, Any]) -> None:
+        self.answer.done = data
+        self.finish()
+        for branch in self.answer.branches:
+            if branch.get("finish_reason") == "length":
+                tokens = (branch.get("usage") or {}).get("output_tokens")
+                after = f" after {count(tokens)} tokens" if tokens is not None else ""
+                self.note(f"cut off{after}: continue goes on with it")
+        if self.shows_footer and self.answer.branches:
+            self._write_footer(data)
+
+    def _on_error(self, data: dict[str, Any]) -> None:
+        self.finish()
+        raise from_json(data.get("error") or data)
+
+    # --- writing ---
+
+    def _write_footer(self, data: dict[str, Any]) -> None:
+        first = dict(self.answer.branches[0])
+        if len(self.answer.branches) > 1:
+            first |= {"usage": data.get("usage") or first.get("usage")}
+        line = footer(first, context=data.get("context") or {}, saved_s=data.get("saved_s"))
+        self.err.write(f"{DIM}{line}{RESET}\n" if self.paints else f"{line}\n")
+        self.err.flush()
+
+    def _write(self, text: str) -> None:
+        if text:
+            self.out.write(text)
+            self.out.flush()
+            self._at_line_start = text.endswith("\n")
+
+    def _end_line(self) -> None:
+        if not self._at_line_start:
+            self._write("\n")
+
+    def _end_thought(self) -> None:
+        if self._is_thinking:
+            self._is_thinking = False
+            self.err.write(self._thought.flush() + (RESET if self.paints else "") + "\n\n")
+            self.err.flush()
+
+
+STAGES = {"load": "loading", "queue": "waiting", "extend": "reading the prompt"}
+
+
+def progress(data: dict[str, Any]) -> str:
+    """A progress event as a few words: `loading smollm2-135m 45%`."""
+    stage = str(data.get("stage", ""))
+    words = [STAGES.get(stage, stage), str(data.get("text") or "")]
+    done, total = data.get("done"), data.get("total")
+    if total and done is not None and stage != "queue":
+        words.append(f"{100 * done / total:.0f}%")
+    return one_line(" ".join(word for word in words if word))

@@ -1,0 +1,79 @@
+"""How many columns a text takes, and where it may be cut: by cluster, never inside one.
+
+A small table-free rule over the Unicode database: a cluster is a base and what extends it
+(combining marks, joiners and what they join, variation selectors, skin tones, the second regional
+indicator of a flag). It is two columns wide if any part is East Asian wide or asks for emoji form.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterator
+
+ELLIPSIS = "..."
+_ZWJ = "\u200d"
+_EMOJI_FORM = "\ufe0f"
+_ZERO = frozenset(("Mn", "Me", "Cf"))
+
+
+def clusters(text: str) -> Iterator[str]:
+    """The text in pieces that must not be cut."""
+    cluster = ""
+    for char in text:
+        if cluster and _extends(cluster, char):
+            cluster += char
+            continue
+        if cluster:
+            yield cluster
+        cluster = char
+    if cluster:
+        yield cluster
+
+
+def _extends(cluster: str, char: str) -> bool:
+    if unicodedata.category(char) in _ZERO or cluster[-1] == _ZWJ:
+        return True
+    code = ord(char)
+    if 0x1F3FB <= code <= 0x1F3FF:  # skin tones
+        return True
+    if 0x1160 <= code <= 0x11FF:  # Hangul vowels and finals after their initial
+        return 0x1100 <= ord(cluster[0]) <= 0x115F
+    return _is_flag_half(char) and len(cluster) == 1 and _is_flag_half(cluster)
+
+
+def _is_flag_half(char: str) -> bool:
+    return 0x1F1E6 <= ord(char) <= 0x1F1FF
+
+
+def cluster_width(cluster: str) -> int:
+    if unicodedata.category(cluster[0]) in _ZERO and len(cluster) == 1:
+        return 0
+    wide = any(unicodedata.east_asian_width(char) in "WF" for char in cluster)
+    return 2 if wide or _EMOJI_FORM in cluster or _is_flag_half(cluster[0]) else 1
+
+
+def width(text: str) -> int:
+    """Columns of a line without control characters."""
+    if text.isascii():
+        return len(text)
+    return sum(cluster_width(cluster) for cluster in clusters(text))
+
+
+def cut(text: str, columns: int) -> str:
+    """At most ``columns`` columns of the text, with ``...`` where it was cut and there is room."""
+    if width(text) <= columns:
+        return text
+    room = columns - len(ELLIPSIS) if columns > len(ELLIPSIS) else columns
+    kept, used = [], 0
+    for cluster in clusters(text):
+        used += cluster_width(cluster)
+        if used > room:
+            break
+        kept.append(cluster)
+    return "".join(kept).rstrip() + (ELLIPSIS if columns > len(ELLIPSIS) else "")
+
+
+def pad(text: str, columns: int) -> str:
+    """The text cut or filled with spaces to exactly ``columns`` columns."""
+    text = cut(text, columns)
+    return text + " " * (columns - width(text))

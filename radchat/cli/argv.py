@@ -1,0 +1,199 @@
+"""The command line before Typer sees it. Words in, words out; nothing is run.
+
+Three things Typer cannot do: options whose value may be left out (``-r``, ``--new-session``,
+``--think``), global options on either side of the command, and a bare ``radchat PROMPT`` that is a
+chat but never a mistyped command.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from radchat.chat.options import nearest
+from radchat.cli.table import ALIASES, BY_NAME
+from radchat.errors import UsageError
+
+GLOBAL_FLAGS = frozenset(
+    ("-q", "--quiet", "-v", "--verbose", "--plain", "--json", "-V", "--version")
+)
+GLOBAL_VALUES = frozenset(("--color", "--session", "--daemon", "--config"))
+HELP = frozenset(("-h", "--help"))
+THINK_LEVELS = frozenset(("off", "on", "low", "medium", "high"))
+
+# options of commands whose next word is their value: it must not be taken for something else
+VALUE_OPTIONS = frozenset(
+    "-m --model -s --system -f --file -o --option --temp --top-p --top-k --min-p --seed --stop"
+    " --max-tokens --ctx --dtype --at --output-format --stdin-timeout -n -N --name --filter"
+    " --depth --by --tokens --from-file".split()
+)
+# the commands that take an option whose value may be left out; elsewhere `-r` is a plain flag
+TALKING = frozenset(("chat", "ask"))
+OPTIONAL: dict[str, frozenset[str]] = {
+    "-r": TALKING,
+    "--resume": TALKING,
+    "--new-session": TALKING | {"fork"},
+}
+THINKING = TALKING | {"fork", "retry", "edit", "continue"}
+
+
+@dataclass(slots=True)
+class Line:
+    """A parsed command line: what to run, and the words for Typer."""
+
+    command: str  # a name of table.COMMANDS, "help" or "version"
+    words: list[str] = field(default_factory=list)  # after the command
+    options: list[str] = field(default_factory=list)  # global ones, before the command
+    json: bool = False
+
+    @property
+    def argv(self) -> list[str]:
+        return [*self.options, self.command, *self.words]
+
+
+def wants_json(argv: list[str]) -> bool:
+    """True if a failure must be a JSON document, known before anything else is."""
+    words = argv[: argv.index("--")] if "--" in argv else argv
+    pairs = zip(words, words[1:], strict=False)
+    return (
+        "--json" in words
+        or "--output-format=json" in words
+        or any(pair == ("--output-format", "json") for pair in pairs)
+    )
+
+
+def parse(argv: list[str]) -> Line:
+    """Sort the words; raise UsageError for a word that is no command."""
+    options, rest = _hoist(argv)
+    line = _command(rest)
+    line.options = options
+    line.json = wants_json(argv)
+    if "-V" in options or "--version" in options:
+        return Line("version", json=line.json)
+    if line.command in BY_NAME:
+        line.words = _fill_optional(line.command, line.words)
+    return line
+
+
+def _hoist(argv: list[str]) -> tuple[list[str], list[str]]:
+    """Global options and the other words, each in order; after ``--`` all is text."""
+    options: list[str] = []
+    rest: list[str] = []
+    i = 0
+    while i < len(argv):
+        word = argv[i]
+        i += 1
+        if word == "--":
+            rest += argv[i - 1 :]
+            break
+        name = word.split("=", 1)[0]
+        if word in GLOBAL_FLAGS or (name in GLOBAL_VALUES and "=" in word):
+            options.append(word)
+        elif word in GLOBAL_VALUES:
+            if i == len(argv):
+                raise UsageError(f"{word} needs a value")
+            options += [word, argv[i]]
+            i += 1
+        else:
+            rest.append(word)
+            if word in VALUE_OPTIONS and i < len(argv):
+                rest.append(argv[i])
+                i += 1
+    return options, rest
+
+
+def _command(words: list[str]) -> Line:
+    """Which command the words are for; the rest of the words, without it."""
+    first = words[0] if words else None
+    if first in HELP or first == "help":
+        return Line(words[1], ["--help"]) if words[1:2] and words[1] in BY_NAME else Line("help")
+    if first in ALIASES:
+        name, *more = ALIASES[first]
+        return Line(name, [*more, *words[1:]])
+    if first in BY_NAME:
+        return Line(str(first), words[1:])
+    printing = [w for w in words[: _text_at(words)] if w in ("-p", "--print")]
+    if printing:
+        return Line("ask", [w for i, w in enumerate(words) if w not in printing or _is_text(words, i)])
+    _refuse_mistyped(words)
+    if any(word in HELP for word in words[: _text_at(words)]):
+        return Line("chat", ["--help"])
+    return Line("chat", words)
+
+
+def _text_at(words: list[str]) -> int:
+    return words.index("--") if "--" in words else len(words)
+
+
+def _is_text(words: list[str], i: int) -> bool:
+    return i > _text_at(words)
+
+
+def _refuse_mistyped(words: list[str]) -> None:
+    """A lone unknown word, or a first word that all but names a command, is no prompt."""
+    texts = _positional(words)
+    if not texts or words[:1] == ["--"]:
+        return
+    word = texts[0]
+    if any(c.isspace() for c in word) or not word:
+        return
+    near = nearest(word, (*BY_NAME, *ALIASES))
+    if len(texts) > 1 and (near is None or len(texts) > 3):  # noqa: PLR2004 - a sentence
+        return
+    hint = f"did you mean `radchat {near}`? " if near else "see `radchat --help`. "
+    said = " ".join(texts)
+    raise UsageError(
+        f'unknown command {word!r}: {hint}To say it to the model: radchat chat "{said}"'
+    )
+
+
+def _positional(words: list[str]) -> list[str]:
+    texts = []
+    i = 0
+    while i < len(words):
+        word = words[i]
+        i += 1
+        if word == "--":
+            return texts + words[i:]
+        if word in VALUE_OPTIONS:
+            i += 1
+        elif word in OPTIONAL:
+            i += _has_value(words, i)
+        elif word == "-" or not word.startswith("-"):
+            texts.append(word)
+    return texts
+
+
+def _has_value(words: list[str], i: int) -> bool:
+    """Whether word i is the value of the optional-value option before it: no option, no prompt."""
+    if i >= len(words):
+        return False
+    word = words[i]
+    return bool(word) and not word.startswith("-") and not any(c.isspace() for c in word)
+
+
+def _fill_optional(command: str, words: list[str]) -> list[str]:
+    """Give each option with an optional value one with ``=``; an empty one where it was left out."""
+    out: list[str] = []
+    i = 0
+    while i < len(words):
+        word = words[i]
+        i += 1
+        if word == "--":
+            return out + words[i - 1 :]
+        if command in OPTIONAL.get(word, ()):
+            name = "--resume" if word == "-r" else word
+            given = _has_value(words, i)
+            out.append(f"{name}={words[i] if given else ''}")
+            i += given
+        elif word.startswith("-r") and not word.startswith("--") and command in OPTIONAL["-r"]:
+            out.append(f"--resume={word[2:].removeprefix('=')}")
+        elif word == "--think" and command in THINKING:
+            given = i < len(words) and words[i] in THINK_LEVELS
+            out.append(f"--think={words[i] if given else 'on'}")
+            i += given
+        else:
+            out.append(word)
+            if word in VALUE_OPTIONS and i < len(words):
+                out.append(words[i])
+                i += 1
+    return out

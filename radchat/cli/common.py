@@ -1,0 +1,225 @@
+"""What every command needs: places, settings, the daemon, and the rules of the two streams.
+
+stdout is for the answer or the data alone; everything else is a note on stderr (docs/cli.md,
+"Streams"). One ``Cli`` a process, made from the global options.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from radchat.chat.text import clean, one_line
+from radchat.errors import InvalidInput, UsageError
+
+if TYPE_CHECKING:
+    import typer
+
+    from radchat.client import Client
+    from radchat.config import Config
+    from radchat.paths import Places
+
+STYLES = {"dim": "\x1b[2m", "bold": "\x1b[1m"}
+RESET = "\x1b[0m"
+
+
+def wants_color(stream: TextIO, mode: str, env: Mapping[str, str]) -> bool:
+    """Flag, then NO_COLOR, then FORCE_COLOR and CLICOLOR_FORCE, then the terminal itself."""
+    if mode != "auto":
+        return mode == "always"
+    if env.get("NO_COLOR"):
+        return False
+    for name in ("FORCE_COLOR", "CLICOLOR_FORCE"):
+        if env.get(name, "0") not in ("", "0"):
+            return True
+    return is_terminal(stream) and env.get("TERM") not in ("dumb", "")
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    try:
+        return stream is not None and stream.isatty()
+    except ValueError:  # closed
+        return False
+
+
+@dataclass
+class Cli:
+    """The global options, and what follows from them."""
+
+    json: bool = False
+    quiet: bool = False
+    verbose: bool = False
+    color: str = "auto"
+    plain: bool = False
+    session: str | None = None
+    daemon: str | None = None
+    config_file: str | None = None
+    env: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    _places: Places | None = None
+    _config: Config | None = None
+    _client: Client | None = None
+
+    @property
+    def places(self) -> Places:
+        if self._places is None:
+            from radchat.paths import Places
+
+            places = Places.from_env(self.env)
+            if self.config_file:
+                places = replace(places, config=Path(self.config_file).expanduser().absolute())
+            self._places = places
+        return self._places
+
+    @property
+    def config(self) -> Config:
+        if self._config is None:
+            from radchat import config
+
+            self._config = config.load(self.places, self.env)
+        return self._config
+
+    @property
+    def client(self) -> Client:
+        """The daemon, started if need be; kept for the rest of the command."""
+        if self._client is None:
+            self._client = self.connect()
+        return self._client
+
+    def connect(self, *, start: bool = True) -> Client:
+        """A connection of one's own. ``--daemon`` names a running one: it is never started."""
+        from radchat.client import Client
+
+        socket = Path(self.daemon).expanduser().absolute() if self.daemon else None
+        waiting = self.status if self.shows_status else None
+        try:
+            return Client.connect(
+                self.places,
+                start=start and socket is None,
+                daemon_socket=socket,
+                on_wait=waiting,
+                on_notice=self.note,
+            )
+        finally:
+            self.status("")
+
+    def call(self, method: str, **args: Any) -> dict[str, Any]:
+        """One question to the daemon about a session, asked from here."""
+        return dict(self.client.call(method, **self.here(), **args))
+
+    def here(self) -> dict[str, Any]:
+        """Which session is meant, and from where one asks."""
+        from radchat.client import where
+
+        return {"where": where(), "session": self.session_named}
+
+    @property
+    def session_named(self) -> str | None:
+        return self.session or self.env.get("RADCHAT_SESSION") or None
+
+    # --- the two streams ---
+
+    def out(self, text: str) -> None:
+        """A line of data. Text of others must have been cleaned."""
+        print(text)
+
+    def data(self, value: Any) -> None:
+        """The one JSON document."""
+        print(json.dumps(value))
+
+    def note(self, text: str) -> None:
+        """A line on stderr about what is done; not with -q."""
+        if not self.quiet:
+            self.status("")
+            print(clean(text), file=sys.stderr, flush=True)
+
+    def moved(self, result: Mapping[str, Any], message: str | None = None) -> None:
+        """Where one is now, as every command that moves says it: `session · branch@id`."""
+        from radchat.chat.footer import place
+
+        head = result.get("short") or result.get("head") or message
+        name = one_line(str(result.get("name") or result.get("session") or ""))
+        self.note(f"{name} · {place(result.get('branch'), head)}")
+
+    @property
+    def shows_status(self) -> bool:
+        return (
+            is_terminal(sys.stderr)
+            and not self.quiet
+            and not self.plain
+            and self.env.get("TERM") not in ("dumb", "")
+        )
+
+    _status_shown: bool = False
+
+    def status(self, text: str) -> None:
+        """The line of progress: replaced by the next, gone with the empty one; a terminal only."""
+        if not self.shows_status or (not text and not self._status_shown):
+            return
+        from radchat.chat.width import cut
+
+        shown = cut(one_line(text), max(columns(sys.stderr) - 1, 1))
+        sys.stderr.write(f"\r\x1b[2K{shown}")
+        sys.stderr.flush()
+        self._status_shown = bool(text)
+
+    def paints(self, stream: TextIO) -> bool:
+        mode = "never" if self.plain and self.color == "auto" else self.color
+        return wants_color(stream, mode, self.env)
+
+    def paint(self, text: str, style: str) -> str:
+        """Text for stdout in a style, where colour is wanted."""
+        return f"{STYLES[style]}{text}{RESET}" if self.paints(sys.stdout) else text
+
+    @property
+    def columns(self) -> int | None:
+        """Columns to fit data into; None where nothing limits it: a pipe or a file."""
+        return columns(sys.stdout) if is_terminal(sys.stdout) else None
+
+    def confirm(self, question: str, *, yes: bool) -> None:
+        """Ask before something is lost; without a terminal to ask on, ``-y`` must have been given."""
+        if yes:
+            return
+        if not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
+            raise UsageError(f"{question} Nobody to ask here: add -y")
+        sys.stderr.write(f"{clean(question)} [y/N] ")
+        sys.stderr.flush()
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            raise InvalidInput("not done")
+
+
+def columns(stream: TextIO) -> int:
+    """The terminal's width; COLUMNS wins, as in every tool that asks it."""
+    given = os.environ.get("COLUMNS", "")
+    if given.isdigit() and int(given) > 0:
+        return int(given)
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or 80
+    except (OSError, ValueError):
+        return 80
+
+
+def table(rows: list[list[str]], head: list[str], right: frozenset[int] = frozenset()) -> list[str]:
+    """Rows in columns, two spaces apart; ``right`` names the columns of numbers."""
+    from radchat.chat.width import width
+
+    every = [head, *rows]
+    widths = [max(width(row[i]) for row in every) for i in range(len(head))]
+    lines = []
+    for row in every:
+        cells = []
+        for i, (cell, room) in enumerate(zip(row, widths, strict=True)):
+            space = " " * (room - width(cell))
+            cells.append(space + cell if i in right else cell + space)
+        lines.append("  ".join(cells).rstrip())
+    return lines
+
+
+def of(ctx: typer.Context) -> Cli:
+    """The Cli of this command line."""
+    assert isinstance(ctx.obj, Cli)
+    return ctx.obj

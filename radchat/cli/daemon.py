@@ -1,0 +1,168 @@
+"""``radchat daemon``: start, stop, restart, status, logs."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from radchat.cli.common import Cli, of
+from radchat.daemon.lifecycle import DaemonInfo, is_held, log_tail, read_info
+from radchat.errors import NotFound, RadchatError, Unreachable
+
+daemon_app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
+FOLLOW_S = 0.2  # between looks at a log that is followed
+
+
+@daemon_app.callback()
+def group() -> None:
+    """The process that owns the engine and the sessions; commands start it when they need it."""
+
+
+@daemon_app.command()
+def start(
+    ctx: typer.Context,
+    foreground: Annotated[
+        bool, typer.Option("--foreground", help="stay here, and log to stderr too")
+    ] = False,
+) -> int:
+    """Start it, unless it runs."""
+    cli = of(ctx)
+    if foreground:
+        # By name, so that no command's import reaches the engine: the daemon's door, and the only one.
+        code: int = importlib.import_module("radchat.daemon.main").start(cli.places)
+        return code
+    running = is_held(cli.places.lock)
+    health = cli.client.health
+    cli.note(f"{'already running' if running else 'started'}, pid {health['pid']}")
+    if cli.json:
+        cli.data(health)
+    return 0
+
+
+@daemon_app.command()
+def stop(
+    ctx: typer.Context,
+    force: Annotated[
+        bool, typer.Option("--force", help="cut running answers; kill it if it hangs")
+    ] = False,
+) -> None:
+    """Stop it; what was said so far is kept."""
+    from radchat.client import stop_daemon
+
+    cli = of(ctx)
+    stopped = stop_daemon(cli.places, force)
+    cli.note("stopped" if stopped else "not running")
+    if cli.json:
+        cli.data({"stopped": stopped})
+
+
+@daemon_app.command()
+def restart(ctx: typer.Context) -> None:
+    """Stop it and start it again."""
+    from radchat.client import stop_daemon
+
+    cli = of(ctx)
+    stop_daemon(cli.places)
+    cli.note(f"started, pid {cli.client.health['pid']}")
+    if cli.json:
+        cli.data(cli.client.health)
+
+
+@daemon_app.command()
+def status(ctx: typer.Context) -> None:
+    """What it does now. Starts nothing."""
+    cli = of(ctx)
+    try:
+        found = cli.connect(start=False).call("status")
+    except Unreachable as error:
+        if error.data.get("running", True):
+            raise
+        found = {"state": "stopped", "pid": None}
+    if cli.json:
+        cli.data(found)
+        return
+    for line in status_lines(found):
+        cli.out(line)
+
+
+def status_lines(found: dict[str, Any]) -> list[str]:
+    """The status for a reader: what is known, a line a fact."""
+    if found["state"] == "stopped":
+        return ["not running"]
+    loading = found.get("loading")
+    state = found["state"]
+    if loading:
+        share = 100 * loading["done"] // max(loading["total"], 1)
+        state = f"loading {loading['model']} {share}%"
+    rows: list[tuple[str, Any]] = [
+        ("state", state),
+        ("pid", f"{found['pid']}, up {found['uptime_s']:.0f} s"),
+        ("build", found["build"]),
+        ("model", found.get("model")),
+        ("device", " ".join(str(found[k]) for k in ("device", "executor") if found.get(k))),
+        ("requests", _requests(found)),
+        ("socket", found["socket"]),
+        ("log", found["log"]),
+        *((f"from {Path(place).name}", place) for place in found.get("locations") or ()),
+    ]
+    return [f"{name:<10}{value}" for name, value in rows if value]
+
+
+def _requests(found: dict[str, Any]) -> str | None:
+    if found.get("running") is None:
+        return None
+    return f"{found['running']} running, {found.get('waiting') or 0} waiting"
+
+
+@daemon_app.command()
+def logs(
+    ctx: typer.Context,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="go on as it grows")] = False,
+    lines: Annotated[int, typer.Option("-n", min=0, help="how many lines")] = 50,
+) -> None:
+    """The last lines of its log."""
+    cli = of(ctx)
+    log = cli.places.log
+    if not log.exists() and not follow:
+        raise NotFound(f"no log yet: {log}")
+    for line in log_tail(log, lines):
+        print_clean(cli, line)
+    if follow:
+        for line in followed(log):
+            print_clean(cli, line)
+
+
+def print_clean(cli: Cli, line: str) -> None:
+    from radchat.chat.text import clean
+
+    cli.out(clean(line))
+
+
+def followed(log: Path) -> Iterator[str]:
+    """Lines as they are written, for ever, also across a rotation. Never half a line."""
+    try:
+        info = log.stat()
+        inode, position = info.st_ino, info.st_size
+    except FileNotFoundError:
+        inode, position = -1, 0
+    rest = ""
+    while True:
+        try:
+            info = log.stat()
+            if info.st_ino != inode or info.st_size < position:
+                inode, position = info.st_ino, 0
+            with log.open(encoding="utf-8", errors="replace") as file:
+                file.seek(position)
+                rest += file.read()
+                position = file.tell()
+        except FileNotFoundError:
+            pass
+        *whole, rest = rest.split("\n")
+        yield from whole
+        if not whole:
+            time.sleep(FOLLOW_S)

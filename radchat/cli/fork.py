@@ -1,0 +1,140 @@
+"""`radchat fork`, `switch` and `branch`: names for messages, and where HEAD is."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from radchat.chat.footer import age, count
+from radchat.chat.text import join_surrogates, one_line
+from radchat.chat.width import cut
+from radchat.cli import common
+from radchat.cli.choose_model import choose
+from radchat.cli.common import table
+from radchat.cli.generation import Generation, generation_flags
+from radchat.cli.talk import talk
+from radchat.errors import UsageError
+
+
+def ref_and_prompt(words: list[str]) -> tuple[str | None, str]:
+    """`[REF] [PROMPT...]`: an argument with a space in it is the prompt, and so is all after REF."""
+    if not words:
+        return None, ""
+    if any(c.isspace() for c in words[0]):
+        return None, join_surrogates(" ".join(words))
+    return words[0], join_surrogates(" ".join(words[1:]))
+
+
+@generation_flags
+def fork(
+    ctx: typer.Context,
+    generation: Generation,
+    words: Annotated[list[str] | None, typer.Argument(metavar="[REF] [PROMPT...]")] = None,
+    name: Annotated[str | None, typer.Option("-n", "--name", help="the branch's name")] = None,
+    new_session: Annotated[
+        str | None, typer.Option("--new-session", metavar="[NAME]", help="as a session of its own")
+    ] = None,
+) -> None:
+    """A new branch at REF (HEAD when left out), and go there; with a prompt, ask it there."""
+    cli = common.of(ctx)
+    ref, prompt = ref_and_prompt(words or [])
+    if prompt and new_session is None:
+        args = {"kind": "turn", "text": prompt, "at": ref or "HEAD", "n": 1}
+        _ask(cli, args | ({"branch": name} if name else {}), generation)
+        return
+    args = {"ref": ref, "name": name}
+    if new_session is not None:
+        args["new_session"] = new_session or True
+    result = cli.call("fork", **args)
+    if prompt:
+        _ask(cli, {"kind": "turn", "text": prompt, "session": result["session"], "n": 1}, generation)
+        return
+    if cli.json:
+        cli.data(result)
+        return
+    cli.moved(result)
+    if result.get("text"):
+        cli.note(f"its text, to say again or change: {one_line(result['text'])}")
+    cli.note('go on: radchat chat -c, or: radchat ask -c "..."')
+
+
+def _ask(cli: common.Cli, args: dict[str, Any], generation: Generation) -> None:
+    model = choose(cli, generation.model, is_new=False)
+    args = {**generation.arguments(), **args}
+    args |= {"model": model} if model else {}
+    answer = talk(cli, args, form="json" if cli.json else "text", one=False)
+    if not cli.json:
+        cli.moved(answer.done | (answer.head or {}), (answer.head or {}).get("message"))
+
+
+def switch(
+    ctx: typer.Context,
+    ref: Annotated[str, typer.Argument(metavar="REF | -", help="- is the branch before")],
+) -> None:
+    """Go to a branch or a message."""
+    cli = common.of(ctx)
+    result = cli.call("switch", ref=ref)
+    if cli.json:
+        cli.data(result)
+        return
+    cli.moved(result)
+    if result.get("text"):
+        cli.note(f"its text, to say again or change: {one_line(result['text'])}")
+
+
+def branch(
+    ctx: typer.Context,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME")] = None,
+    ref: Annotated[str | None, typer.Argument(metavar="[REF]]")] = None,
+    list_: Annotated[bool, typer.Option("-l", "--list", help="list them")] = False,
+    rename: Annotated[
+        tuple[str, str] | None, typer.Option("-m", "--move", metavar="OLD NEW", help="rename")
+    ] = None,
+    delete: Annotated[
+        list[str] | None, typer.Option("-d", "--delete", metavar="NAME", help="delete the name")
+    ] = None,
+    label: Annotated[
+        tuple[str, str] | None, typer.Option("--label", metavar="REF TEXT", help="note a message")
+    ] = None,
+) -> None:
+    """List branches; with NAME, make one without going there."""
+    cli = common.of(ctx)
+    asked = [name is not None, list_, rename is not None, bool(delete), label is not None]
+    if sum(asked) > 1:
+        raise UsageError("one of NAME, -l, -m, -d and --label at a time")
+    result: dict[str, Any]
+    if name is not None:
+        result = cli.call("branch.create", name=name, ref=ref or "HEAD")
+    elif rename is not None:
+        result = cli.call("branch.rename", old=rename[0], new=rename[1])
+    elif delete:
+        result = {"deleted": [cli.call("branch.delete", name=each) and each for each in delete]}
+    elif label is not None:
+        result = cli.call("branch.label", ref=label[0], text=label[1])
+    else:
+        result = cli.call("branch.list")
+        if not cli.json:
+            for line in listing(result["branches"], cli.columns):
+                cli.out(line)
+    if cli.json:
+        cli.data(result)
+
+
+def listing(branches: list[dict[str, Any]], columns: int | None) -> list[str]:
+    """One line a branch; the current one is starred."""
+    if not branches:
+        return ["no branches yet"]
+    rows = [
+        [
+            "*" if b.get("current") else " ",
+            one_line(str(b["name"])),
+            str(b.get("message") or "-")[:4],
+            "-" if b.get("tokens") is None else count(b["tokens"]),
+            age(b.get("updated_s")),
+            cut(one_line(str(b.get("text") or "")), 50),
+        ]
+        for b in branches
+    ]
+    lines = table(rows, ["", "branch", "at", "tokens", "used", "text"], frozenset((3,)))
+    return lines if columns is None else [cut(line, columns) for line in lines]

@@ -1,0 +1,101 @@
+"""`radchat sessions`: ls, show, rename, rm."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+
+import typer
+
+from radchat.chat.footer import count
+from radchat.chat.sessions_view import listing
+from radchat.chat.text import one_line
+from radchat.cli import common
+
+sessions_app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+
+@sessions_app.callback(invoke_without_command=True)
+def _sessions(ctx: typer.Context) -> None:
+    """The trees of messages kept here."""
+    if ctx.invoked_subcommand is None:
+        ls(ctx)
+
+
+@sessions_app.command("ls")
+def ls(ctx: typer.Context) -> None:
+    """List them, the last used first."""
+    cli = common.of(ctx)
+    result = cli.call("sessions.list")
+    if cli.json:
+        cli.data(result)
+        return
+    for line in listing(result["sessions"], cli.columns):
+        cli.out(line)
+
+
+@sessions_app.command("show")
+def show(
+    ctx: typer.Context, session: Annotated[str | None, typer.Argument(metavar="[SESSION]")] = None
+) -> None:
+    """What is known of one."""
+    cli = common.of(ctx)
+    result = _ask(cli, "sessions.show", session)
+    if cli.json:
+        cli.data(result)
+        return
+    for key in ("id", "name", "model", "folder", "created", "used", "messages", "tokens", "branch"):
+        if result.get(key) is not None:
+            cli.out(f"{key:<9} {_value(key, result[key])}")
+    branches = result.get("branches") or {}
+    if isinstance(branches, dict):
+        for name, message in branches.items():
+            cli.out(f"{'at':<9} {one_line(name)}@{str(message)[:4]}")
+
+
+def _value(key: str, value: Any) -> str:
+    if key in ("created", "used") and isinstance(value, int | float):
+        return datetime.fromtimestamp(value).astimezone().strftime("%Y-%m-%d %H:%M")
+    return count(value) if isinstance(value, int) else one_line(str(value))
+
+
+@sessions_app.command("rename")
+def rename(
+    ctx: typer.Context,
+    names: Annotated[list[str], typer.Argument(metavar="[SESSION] NAME")],
+) -> None:
+    """Give the current session, or SESSION, another name."""
+    cli = common.of(ctx)
+    if len(names) > 2:  # noqa: PLR2004 - SESSION NAME
+        raise common.UsageError("want [SESSION] NAME: quote a name with spaces")
+    result = _ask(cli, "sessions.rename", names[0] if len(names) > 1 else None, name=names[-1])
+    if cli.json:
+        cli.data(result)
+    else:
+        cli.note(f"renamed to {one_line(names[-1])}")
+
+
+@sessions_app.command("rm")
+def rm(
+    ctx: typer.Context,
+    sessions: Annotated[list[str], typer.Argument(metavar="SESSION...")],
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="do not ask")] = False,
+) -> None:
+    """Delete sessions: text, and what only they used."""
+    cli = common.of(ctx)
+    named = ", ".join(one_line(s) for s in sessions)
+    cli.confirm(f"delete {named} for good?", yes=yes)
+    result = cli.call("sessions.rm", sessions=sessions)
+    if cli.json:
+        cli.data(result)
+        return
+    for gone in result["removed"]:
+        name = one_line(str(gone.get("name") or gone["id"]))
+        cli.note(f"deleted {name}, {count(gone['messages'])} messages")
+
+
+def _ask(cli: common.Cli, method: str, session: str | None, **args: Any) -> dict[str, Any]:
+    here = cli.here()
+    if session:
+        here["session"] = session
+    return dict(cli.client.call(method, **here, **args))

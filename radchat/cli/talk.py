@@ -1,0 +1,104 @@
+"""A `generate` call from the shell: its events to text, JSON or JSON lines.
+
+ask, fork with a prompt, retry, edit and continue share this; the chat has its own loop.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any, cast
+
+from radchat.chat.view import Answer, View
+from radchat.cli.common import Cli, is_terminal
+from radchat.errors import RadchatError, UsageError, from_json
+from radchat.protocol import Event
+
+FORMATS = ("text", "json", "stream-json")
+LINE_TYPES = {
+    "init": "init",
+    "message": "message",
+    "delta": "text_delta",
+    "reasoning": "reasoning_delta",
+    "notice": "warning",
+    "error": "error",
+}
+
+
+def check_format(cli: Cli, output_format: str | None) -> str:
+    if output_format is None:
+        return "json" if cli.json else "text"
+    if output_format not in FORMATS:
+        raise UsageError(f"--output-format {output_format}: want {', '.join(FORMATS)}")
+    if cli.json and output_format == "stream-json":
+        raise UsageError("--json is one document, stream-json is lines: give one of them")
+    cli.json = cli.json or output_format == "json"
+    return output_format
+
+
+def talk(
+    cli: Cli, args: dict[str, Any], *, form: str = "text", streams: bool = True, one: bool = True
+) -> Answer:
+    """Run the call and show it. ``one``: its JSON is that of `ask`, else the list of branches."""
+    payload = {**cli.here(), **args}
+    if form == "stream-json":
+        return _lines(cli, payload)
+    view = View(
+        out=sys.stdout,
+        err=sys.stderr,
+        note=cli.note,
+        status=cli.status,
+        streams=streams,
+        shows_text=form == "text",
+        shows_reasoning=form == "text" and not cli.quiet,
+        shows_footer=form == "text" and is_terminal(sys.stderr) and not cli.quiet,
+        paints=cli.paints(sys.stderr),
+    )
+    cli.status("connecting")
+    try:
+        with closing(_events(cli, payload)) as events:
+            answer = view.follow(events)
+    except (KeyboardInterrupt, RadchatError):
+        view.finish()
+        raise
+    if form == "json":
+        cli.data(answer.branches[0] if one and answer.branches else answer.done)
+    return answer
+
+
+def _events(cli: Cli, payload: dict[str, Any]) -> Iterator[Event]:
+    return cast("Iterator[Event]", cli.client.stream("generate", **payload))
+
+
+def _lines(cli: Cli, payload: dict[str, Any]) -> Answer:
+    """`stream-json`: an object a line, the last of which is always `result`, also on failure."""
+    answer = Answer()
+    try:
+        with closing(_events(cli, payload)) as events:
+            for event in events:
+                if event.name == "error":
+                    raise from_json(event.data.get("error") or event.data)
+                if event.name == "done":
+                    answer.done = event.data
+                elif event.name == "message":
+                    answer.messages.append(event.data)
+                if event.name in LINE_TYPES:
+                    _line(LINE_TYPES[event.name], event.data)
+    except RadchatError as error:
+        end_lines(error)
+        raise
+    _line("result", {"is_error": False, **answer.done})
+    return answer
+
+
+def end_lines(error: RadchatError) -> None:
+    """The last lines of a stream that failed."""
+    _line("error", error.to_json())
+    _line("result", {"is_error": True, "error": error.to_json()})
+
+
+def _line(kind: str, data: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps({"type": kind, **data}) + "\n")
+    sys.stdout.flush()

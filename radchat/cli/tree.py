@@ -1,0 +1,115 @@
+"""`radchat tree` and `log`: a session as a picture, and as the path to here."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from radchat.chat.text import clean
+from radchat.cli import common
+from radchat.errors import InvalidInput, UsageError
+
+FILTERS = ("default", "user-only", "no-tools", "labeled", "all")
+_FENCE = re.compile(r"^(`{3,}|~{3,})[^\n]*\n(.*?)^\1[ \t]*$", re.MULTILINE | re.DOTALL)
+
+
+def tree(
+    ctx: typer.Context,
+    ref: Annotated[str | None, typer.Argument(metavar="[REF|SESSION]")] = None,
+    show_cache: Annotated[
+        bool, typer.Option("--show-cache", help="where each message's KV is")
+    ] = False,
+    lru: Annotated[bool, typer.Option("--lru", help="the order in which KV would go")] = False,
+    filter_: Annotated[str, typer.Option("--filter", metavar="|".join(FILTERS))] = "default",
+    depth: Annotated[int | None, typer.Option("--depth", metavar="N")] = None,
+    ids: Annotated[bool, typer.Option("--ids", help="whole message ids")] = False,
+) -> None:
+    """The session as a tree of messages. Never loads a model."""
+    cli = common.of(ctx)
+    if filter_ not in FILTERS:
+        raise UsageError(f"--filter {filter_}: want {', '.join(FILTERS)}")
+    cache = show_cache or lru
+    result = cli.call(
+        "tree", ref=ref, show_cache=cache, lru=cache, filter=filter_, depth=depth, ids=ids
+    )
+    if cli.json:
+        cli.data(result)
+        return
+    for line in picture(cli, result, cache=cache, ids=ids):
+        cli.out(line)
+
+
+def picture(cli: common.Cli, result: dict[str, Any], *, cache: bool, ids: bool) -> list[str]:
+    from radchat.chat.tree_view import render
+
+    return render(result, columns=cli.columns, cache=cache, ids=ids, paint=cli.paint)
+
+
+def log(
+    ctx: typer.Context,
+    ref: Annotated[str | None, typer.Argument(metavar="[REF]")] = None,
+    number: Annotated[int | None, typer.Option("-n", metavar="N", help="the last N turns")] = None,
+    response: Annotated[
+        bool, typer.Option("-r", "--response", help="only the last answer's text")
+    ] = False,
+    extract: Annotated[
+        bool, typer.Option("-x", "--extract", help="only the last answer's first code block")
+    ] = False,
+) -> None:
+    """The conversation from the start to REF (HEAD when left out)."""
+    cli = common.of(ctx)
+    result = cli.call("log", ref=ref, n=number)
+    messages = result["messages"]
+    if response or extract:
+        text = last_answer(messages)
+        text = first_block(text) if extract else text
+        if cli.json:
+            cli.data({"text": text})
+        else:
+            cli.out(clean(text).rstrip("\n"))
+    elif cli.json:
+        cli.data(result)
+    else:
+        for line in transcript(messages, markdown=not common.is_terminal(sys.stdout)):
+            head = line.startswith("\x00")
+            cli.out(cli.paint(line[1:], "bold") if head else line)
+
+
+def last_answer(messages: list[dict[str, Any]]) -> str:
+    answers = [m for m in messages if m["role"] == "assistant"]
+    if not answers:
+        raise InvalidInput("no answer here yet")
+    return str(answers[-1]["text"])
+
+
+def first_block(text: str) -> str:
+    found = _FENCE.search(text if text.endswith("\n") else text + "\n")
+    if found is None:
+        raise InvalidInput("the last answer has no code block")
+    return found[2]
+
+
+def transcript(messages: list[dict[str, Any]], *, markdown: bool) -> list[str]:
+    """Lines; a heading begins with NUL, which no cleaned text holds, for the caller to style."""
+    from radchat.chat.tree_view import short_ids
+
+    names = short_ids(str(m["id"]) for m in messages)
+    lines: list[str] = []
+    for message in messages:
+        who = clean(str(message["role"]))
+        if lines:
+            lines.append("")
+        if markdown:
+            lines += [f"\x00## {who}", ""]
+        else:
+            turn = f"  #{message['turn']}" if message.get("turn") and who == "user" else ""
+            names_here = "".join(f"  {clean(str(b))}" for b in message.get("branches") or ())
+            lines.append(f"\x00{who} {names[str(message['id'])]}{turn}{names_here}")
+        text = clean(str(message.get("text") or "")).strip("\n")
+        lines += text.split("\n")
+        if message.get("finish_reason") in ("abort", "length", "error"):
+            lines.append(f"({message['finish_reason']}: the answer was cut off)")
+    return lines
