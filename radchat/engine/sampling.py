@@ -209,9 +209,9 @@ def _gumbels(wanted: Sequence[tuple[Draw, Tensor]], vocab_size: int) -> list[Ten
             ]
         ).repeat_interleave(repeats, dim=0)
         ids = torch.cat([wanted[index][1] for index in sparse])
-        seed, position, choice = place.to(ids.device).unbind(1)
-        flat = _gumbel(philox.uniforms(seed, position, choice, ids))
-        for index, part in zip(sparse, flat.split(lengths), strict=True):
+        seeds, positions, choices = place.to(ids.device).unbind(1)
+        flat = _gumbel(philox.uniforms(seeds, positions, choices, ids))
+        for index, part in zip(sparse, torch.split(flat, lengths), strict=True):
             noise[index] = part
     return [part for part in noise if part is not None]
 

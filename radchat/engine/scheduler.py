@@ -84,6 +84,10 @@ class Scheduler:
         choice.lent = choice.request.priority
         self.running.append(choice)
 
+    @property
+    def has_place(self) -> bool:
+        return len(self.running) < self._options.max_running
+
     def forget(self, choice: Choice) -> None:
         """A choice has ended, wherever it was; the caller gives its lease back."""
         for queue in (self.running, self.waiting):

@@ -1,0 +1,215 @@
+"""What happens with a step's logits: tokens to their choices, siblings born, endings."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+
+from torch import Tensor
+
+from radchat.engine import sampling
+from radchat.engine.choice import Choice, Group
+from radchat.engine.meters import Meters
+from radchat.engine.prefix_cache import PrefixCache
+from radchat.engine.request import (
+    Event,
+    Finished,
+    FinishReason,
+    Ids,
+    Progress,
+    Started,
+    Tokens,
+)
+from radchat.engine.runner import wanted_rows
+from radchat.engine.scheduler import Scheduler, Work
+from radchat.engine.words import TextFactory, Words
+from radchat.errors import RadchatError
+
+
+class Delivery:
+    """``on_end`` hears of each request whose last choice has ended."""
+
+    def __init__(
+        self,
+        cache: PrefixCache,
+        scheduler: Scheduler,
+        meters: Meters,
+        text: TextFactory,
+        on_end: Callable[[Group], None],
+    ) -> None:
+        self._cache = cache
+        self._scheduler = scheduler
+        self._meters = meters
+        self._text = text
+        self._on_end = on_end
+
+    def choice(self, group: Group, index: int, ids: Ids) -> Choice:
+        words = Words(*self._text(group.request))
+        return Choice(group, index, ids, words, sampling.Seen(group.request.ids))
+
+    def start(self, choice: Choice, events: list[Event]) -> None:
+        group, meters = choice.group, self._meters
+        assert choice.lease is not None
+        group.found(choice.lease.cached_len)
+        if group.started:
+            return
+        group.started = True
+        meters.requests += 1
+        meters.input_tokens += group.prompt_len
+        meters.cached_tokens += group.device
+        events.append(Started(group.request.id, group.prompt_len, group.device))
+
+    def advance(
+        self, work: list[Work], logits: Tensor, events: list[Event]
+    ) -> tuple[list[sampling.Draw], list[tuple[Choice, int]]]:
+        """Count what has been computed, show it, and say which tokens to draw for whom."""
+        draws: list[sampling.Draw] = []
+        owners: list[tuple[Choice, int]] = []
+        row = 0
+        for each in work:
+            choice, group, lease = each.choice, each.choice.group, each.choice.lease
+            assert lease is not None
+            rows = wanted_rows(each)
+            if choice.is_scoring:
+                self._score(choice, logits[row : row + len(rows)], rows)
+            lease.computed_len = max(lease.computed_len, each.end)
+            if each.start < group.prompt_len:
+                group.ran(each.end)
+                done = min(each.end, group.prompt_len)
+                events.append(Progress(group.request.id, done, group.prompt_len))
+            if each.end - each.start > 1 or (each.draws and choice.num_out == 0):
+                self._cache.show(lease)
+            row += len(rows)
+            if each.draws:
+                for index in (choice.index, *choice.unborn):
+                    number = group.request.first_choice + index
+                    params = group.request.params
+                    draws.append(sampling.Draw(row - 1, params, each.end, number, choice.seen))
+                    owners.append((choice, index))
+        return draws, owners
+
+    def _score(self, choice: Choice, logits: Tensor, rows: range) -> None:
+        """Log probabilities of the prompt's tokens behind the rows that have just run."""
+        group = choice.group
+        assert group.prompt_logprobs is not None
+        following = list(group.request.ids[rows.start + 1 : rows.stop + 1])
+        if following:
+            num_top = group.request.params.logprobs or 0
+            scores = sampling.token_logprobs(logits[: len(following)], following, num_top)
+            group.prompt_logprobs.extend(scores)
+        choice.scored = rows.stop
+
+    def deliver(
+        self,
+        owners: list[tuple[Choice, int]],
+        drawn: Sequence[sampling.Drawn | RadchatError],
+        events: list[Event],
+    ) -> None:
+        """Each drawn token to its choice. Siblings are born before their parent may end."""
+        parents: list[tuple[Choice, sampling.Drawn | RadchatError]] = []
+        for (choice, index), token in zip(owners, drawn, strict=True):
+            if index == choice.index:
+                parents.append((choice, token))
+            else:
+                self._bear(choice, index, token, events)
+        for choice, token in parents:
+            choice.unborn = ()
+            self._take(choice, token, events)
+
+    def _bear(
+        self, parent: Choice, index: int, token: sampling.Drawn | RadchatError, events: list[Event]
+    ) -> None:
+        """A sibling: if its first token does not end it, it forks here, or waits for room."""
+        assert parent.lease is not None
+        child = self.choice(parent.group, index, array("I", parent.ids))
+        if not self._take(child, token, events):
+            return
+        if self._scheduler.has_place:
+            child.lease = self._cache.fork(parent.lease, child.ids)
+        if child.lease is None:
+            self._scheduler.add(child)
+        else:
+            self._scheduler.adopt(child)
+
+    def _take(
+        self, choice: Choice, token: sampling.Drawn | RadchatError, events: list[Event]
+    ) -> bool:
+        """Append a drawn token; False: the choice has ended with it."""
+        group, params = choice.group, choice.request.params
+        if isinstance(token, RadchatError):
+            self.end(choice, FinishReason.ERROR, events, str(token))
+            return False
+        choice.ids.append(token.id)
+        choice.num_out += 1
+        self._meters.output_tokens += 1
+        choice.seen.add(token.id)
+        is_stop = token.id in params.stop_ids
+        text = ""
+        try:
+            if is_stop:
+                choice.words.skip()
+            else:
+                text = choice.words.push(token.id)
+        except (RadchatError, ValueError, LookupError) as error:
+            choice.ids.pop()  # nobody has been told of it
+            choice.num_out -= 1
+            self.end(choice, FinishReason.ERROR, events, f"id {token.id} has no text: {error}")
+            return False
+        logprobs = () if token.logprob is None else (token.logprob,)
+        events.append(Tokens(group.request.id, choice.index, (token.id,), text, logprobs))
+        if is_stop or choice.words.matched:
+            self.end(choice, FinishReason.STOP, events, stopped=is_stop)
+        elif choice.remaining == 0:
+            self.end(choice, FinishReason.LENGTH, events)
+        else:
+            return True
+        return False
+
+    # -- endings ------------------------------------------------------------------------------
+
+    def end_full(self, choice: Choice, events: list[Event]) -> None:
+        pool = self._cache.total * self._cache.page_size
+        message = f"the KV pool is full: it holds {pool} tokens (kv_device)"
+        self.end(choice, FinishReason.LENGTH, events, message)
+
+    def end(
+        self,
+        choice: Choice,
+        reason: FinishReason,
+        events: list[Event],
+        error: str | None = None,
+        *,
+        stopped: bool = False,
+    ) -> None:
+        """One Finished for the choice and for each sibling that it carries unborn."""
+        group = choice.group
+        text, kept = "", choice.num_out
+        if reason is not FinishReason.ERROR:
+            text = choice.words.end()
+            kept = choice.words.kept()
+        self._scheduler.forget(choice)
+        if choice.lease is not None:
+            # of a failed request only what it has shown stays; ids behind a stop string go
+            n = 0 if reason is FinishReason.ERROR else group.prompt_len + kept
+            self._cache.finish(choice.lease, min(n, choice.lease.computed_len))
+            choice.lease = None
+        scores = group.prompt_logprobs
+        complete = scores is not None and len(scores) == group.prompt_len
+        for index in (choice.index, *choice.unborn):
+            group.live -= 1
+            events.append(
+                Finished(
+                    request_id=group.request.id,
+                    choice=index,
+                    reason=reason,
+                    text=text,
+                    kept=kept,
+                    stopped=stopped,
+                    usage=group.usage(choice.num_out),
+                    error=error,
+                    last=group.live == 0,
+                    prompt_logprobs=tuple(scores) if scores and complete else None,
+                )
+            )
+        if group.live == 0:
+            self._on_end(group)
