@@ -2,10 +2,11 @@
 
     python -P -m radchat.engine.convert SOURCE FOLDER '{"name": "my-model", …}'
 
-SOURCE is a Hugging Face folder or a ``.gguf`` file; the JSON goes into radchat.json. FOLDER must not exist; it is complete and
-fsynced when this ends with 0, and gone otherwise. stdout carries one JSON object a line: ``{"step",
-"done", "total"}`` (bytes) on the way, then ``{"result": radchat.json}``, or ``{"error": …}`` with
-exit code 1. It runs as a child of ``radchat models pull``: the terminal side imports no torch.
+SOURCE is a Hugging Face folder or a ``.gguf`` file; the JSON goes into radchat.json. FOLDER must
+not exist; it is complete and fsynced when this ends with 0, and gone otherwise. stdout carries one
+JSON object a line: ``{"step", "done", "total"}`` (bytes) on the way, then ``{"result": …}`` with
+radchat.json, or ``{"error": …}`` and exit code 1. It runs as a child of ``radchat models pull``, so
+that the terminal side imports no torch.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -47,14 +49,17 @@ _TOKENIZER_FILES = (
 _LICENCES = ("LICENSE", "LICENSE.txt", "LICENSE.md", "USE_POLICY.md", "NOTICE")
 
 
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """What the converter needs of the world; tests give a full disk."""
+
+    progress: Progress = lambda *_: None
+    open_file: OpenFile = create_private
+    free_bytes: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free
+
+
 def convert(
-    source: Path,
-    folder: Path,
-    about: Mapping[str, Any],
-    *,
-    progress: Progress = lambda *_: None,
-    open_file: OpenFile = create_private,
-    free_bytes: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free,
+    source: Path, folder: Path, about: Mapping[str, Any], outside: Outside | None = None
 ) -> dict[str, Any]:
     """Build ``folder`` from ``source``, return its radchat.json; on any failure leave no folder.
 
@@ -64,7 +69,7 @@ def convert(
     folder.mkdir(mode=0o700)
     base = {"format": FORMAT, "source": str(source), "license": None, "steps": []} | dict(about)
     try:
-        return _fill(source, folder, base, progress, open_file, free_bytes)
+        return _fill(source, folder, base, outside or Outside())
     except BrokenPipeError:  # whoever started us is gone
         shutil.rmtree(folder, ignore_errors=True)
         raise
@@ -89,10 +94,9 @@ def _fill(
     source: Path,
     folder: Path,
     about: dict[str, Any],
-    progress: Progress,
-    open_file: OpenFile,
-    free_bytes: Callable[[Path], int],
+    outside: Outside,
 ) -> dict[str, Any]:
+    progress, open_file = outside.progress, outside.open_file
     is_gguf = source.is_file()
     if is_gguf:
         progress("reading", 0, 0)
@@ -113,7 +117,7 @@ def _fill(
     check_tensors(shape, items)
     check_special_ids(config, tokenizer_files)
     need = sum(item.nbytes for item in (*items, *packed)) + MARGIN
-    free = free_bytes(folder)
+    free = outside.free_bytes(folder)
     if need > free:
         raise _no_room(folder, f"{need / 1e6:,.0f} MB needed, {free / 1e6:,.0f} MB free")
     for file, data in tokenizer_files.items():
@@ -284,7 +288,7 @@ def main(arguments: list[str] | None = None) -> int:
             options.source,
             options.folder,
             options.about,
-            progress=_at_most_ten_a_second(say),
+            Outside(progress=_at_most_ten_a_second(say)),
         )
     except RadchatError as error:
         say({"error": error.to_json()})

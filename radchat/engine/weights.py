@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -102,5 +103,5 @@ def _map(folder: Path, stem: str, about: Mapping[str, Any]) -> dict[str, torch.T
 
 
 def _repair(about: Mapping[str, Any] | None) -> str:
-    what = "MODEL" if about is None else about.get("source") or "MODEL"
+    what = "MODEL" if about is None else shlex.quote(str(about.get("source", "MODEL")))
     return f"to repair it: radchat models pull {what}"
