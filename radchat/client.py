@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import os
 import sys
 import time
@@ -34,8 +35,10 @@ from radchat.wire import EventStream, Exchange, result
 PATIENCE = 30.0  # seconds for a daemon that holds the lock to answer at all
 PRIVATE_PATIENCE = 5.0  # seconds for another command's private daemon to go
 POLL = 0.02  # seconds
+STARTING = "starting the daemon"
 
-Notice = Callable[[str], None]
+Notice = Callable[[str], None]  # a line the user must see
+Wait = Callable[[str], None]  # what is being waited for, to show or not
 _spawned: list[Spawned] = []  # kept so that an ended child is reaped, not left a zombie
 
 
@@ -66,16 +69,16 @@ class Client:
         places: Places,
         *,
         start: bool = True,
-        daemon_socket: str | None = None,
-        on_wait: Callable[[], None] | None = None,
+        daemon_socket: str | Path | None = None,
+        on_wait: Wait | None = None,
         on_notice: Notice = _say,
         command: Sequence[str] = COMMAND,
     ) -> None:
         """Connects nothing yet: use ``connect``."""
         self.places = places
         self._start = start
-        self._fixed = daemon_socket
-        self._address = daemon_socket
+        self._fixed = None if daemon_socket is None else str(daemon_socket)
+        self._address = self._fixed
         self._on_wait = on_wait
         self._on_notice = on_notice
         self._command = command
@@ -88,8 +91,8 @@ class Client:
         places: Places,
         *,
         start: bool = True,
-        daemon_socket: str | None = None,
-        on_wait: Callable[[], None] | None = None,
+        daemon_socket: str | Path | None = None,
+        on_wait: Wait | None = None,
         on_notice: Notice = _say,
         command: Sequence[str] = COMMAND,
     ) -> Client:
@@ -98,7 +101,7 @@ class Client:
         Finds the daemon, or starts it (``start``); with RADCHAT_NO_DAEMON=1 starts one that ends
         with this process. ``daemon_socket`` names one to use as it is. An idle daemon of another
         build is replaced, a busy one kept, each told in a line to ``on_notice``. ``on_wait`` is
-        called a few times a second while there is nothing to do but wait.
+        called a few times a second while there is nothing to do but wait, with what for.
 
         Raises Unreachable (69) when there is none or it doesn't answer, Busy (75) when a private
         daemon holds this home or RADCHAT_NO_DAEMON meets a live daemon.
@@ -154,7 +157,8 @@ class Client:
         exchange = self._dial()
         try:
             exchange.send(verb, target, body)
-            exchange.receive_head(timeout=timeout, on_wait=self._on_wait if timeout else None)
+            on_wait = self._saying("waiting for the daemon") if timeout else None
+            exchange.receive_head(timeout=timeout, on_wait=on_wait)
         except TimeoutError as error:
             exchange.close()
             raise Unreachable(self.silence()) from error
@@ -215,7 +219,9 @@ class Client:
             if is_held(self.places.lock):
                 return False
             try:
-                _spawned.append(spawn(self.places, command=self._command, on_wait=self._on_wait))
+                _spawned.append(
+                    spawn(self.places, command=self._command, on_wait=self._saying(STARTING))
+                )
             except Busy:  # somebody started one by hand meanwhile: look again
                 return False
         except OSError as error:
@@ -229,14 +235,17 @@ class Client:
         while True:
             try:
                 self._private = spawn(
-                    self.places, command=self._command, private=True, on_wait=self._on_wait
+                    self.places,
+                    command=self._command,
+                    private=True,
+                    on_wait=self._saying(STARTING),
                 )
                 break
             except Busy as error:
                 info = read_info(self.places.lock)
                 if info is None or not info.private or time.monotonic() > deadline:
                     raise Busy(
-                        f"RADCHAT_NO_DAEMON=1, but {error.message}: unset it, or stop that one first"
+                        f"RADCHAT_NO_DAEMON=1, but {error.message}: unset it, or stop that one"
                     ) from error
                 self._pause()  # a private one that is just ending with its command
             except OSError as error:
@@ -254,8 +263,11 @@ class Client:
 
     def _pause(self) -> None:
         if self._on_wait is not None:
-            self._on_wait()
+            self._on_wait("waiting for the daemon")
         time.sleep(POLL)
+
+    def _saying(self, text: str) -> Callable[[], None] | None:
+        return None if self._on_wait is None else functools.partial(self._on_wait, text)
 
     def silence(self) -> str:
         """What to tell a user whose daemon lives and says nothing."""

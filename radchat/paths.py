@@ -129,8 +129,10 @@ class Places:
 
 
 def private_folder(path: Path) -> Path:
-    """Make ``path`` (and its parents) 0700 and ours, or say why it can't be trusted."""
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    """Make ``path`` (and parents that are missing) 0700 and ours, or say why it can't be trusted."""
+    for folder in (*reversed(path.parents), path):  # mkdir's mode is for the last one only
+        if not folder.is_dir():
+            folder.mkdir(mode=0o700, exist_ok=True)
     info = path.lstat()
     if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid():
         raise ConfigInvalid(f"{path} is not a folder of yours: remove it, or set RADCHAT_HOME")

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Self
 
-from radchat.errors import InvalidInput, RadchatError, Unreachable, from_json
+from radchat.errors import InvalidInput, Unreachable, from_json
 from radchat.protocol import HEADER, MAX_BODY, PROTOCOL, Event, decode_events
 
 CONNECT_TIMEOUT = 5.0  # seconds; a daemon that lives accepts at once, its kernel does it for it
@@ -246,8 +246,3 @@ class EventStream(Iterator[Event]):
 
     def __del__(self) -> None:
         self.close()
-
-
-def failure(error: RadchatError, **more: Any) -> dict[str, Any]:
-    """The JSON document of an error, for the wire and for ``--json``."""
-    return {"error": {**error.to_json(), **more}}

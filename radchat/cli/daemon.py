@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,8 +13,8 @@ from typing import Annotated, Any
 import typer
 
 from radchat.cli.common import Cli, of
-from radchat.daemon.lifecycle import DaemonInfo, is_held, log_tail, read_info
-from radchat.errors import NotFound, RadchatError, Unreachable
+from radchat.daemon.lifecycle import is_held, log_tail
+from radchat.errors import NotFound, Unreachable
 
 daemon_app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
 FOLLOW_S = 0.2  # between looks at a log that is followed
@@ -33,7 +35,7 @@ def start(
     """Start it, unless it runs."""
     cli = of(ctx)
     if foreground:
-        # By name, so that no command's import reaches the engine: the daemon's door, and the only one.
+        # By name: no import of a command reaches the engine but through this door.
         code: int = importlib.import_module("radchat.daemon.main").start(cli.places)
         return code
     running = is_held(cli.places.lock)
@@ -87,7 +89,7 @@ def status(ctx: typer.Context) -> None:
         cli.data(found)
         return
     for line in status_lines(found):
-        cli.out(line)
+        print_clean(cli, line)
 
 
 def status_lines(found: dict[str, Any]) -> list[str]:
@@ -135,6 +137,7 @@ def logs(
     if follow:
         for line in followed(log):
             print_clean(cli, line)
+            sys.stdout.flush()
 
 
 def print_clean(cli: Cli, line: str) -> None:
@@ -145,24 +148,27 @@ def print_clean(cli: Cli, line: str) -> None:
 
 def followed(log: Path) -> Iterator[str]:
     """Lines as they are written, for ever, also across a rotation. Never half a line."""
-    try:
-        info = log.stat()
-        inode, position = info.st_ino, info.st_size
-    except FileNotFoundError:
-        inode, position = -1, 0
-    rest = ""
+    inode, position = _end(log)
+    rest = b""
     while True:
-        try:
-            info = log.stat()
-            if info.st_ino != inode or info.st_size < position:
-                inode, position = info.st_ino, 0
-            with log.open(encoding="utf-8", errors="replace") as file:
+        with contextlib.suppress(FileNotFoundError):
+            now, size = _end(log)
+            if now != inode or size < position:
+                inode, position = now, 0
+            with log.open("rb") as file:
                 file.seek(position)
                 rest += file.read()
                 position = file.tell()
-        except FileNotFoundError:
-            pass
-        *whole, rest = rest.split("\n")
-        yield from whole
+        *whole, rest = rest.split(b"\n")
+        yield from (line.decode(errors="replace") for line in whole)
         if not whole:
             time.sleep(FOLLOW_S)
+
+
+def _end(log: Path) -> tuple[int, int]:
+    """Which file it is and where it ends."""
+    try:
+        info = log.stat()
+    except FileNotFoundError:
+        return -1, 0
+    return info.st_ino, info.st_size

@@ -33,6 +33,7 @@ READY_FD = "RADCHAT_READY_FD"  # the daemon writes ``ok`` or an error as JSON he
 LIFE_FD = "RADCHAT_LIFE_FD"  # a private daemon ends when this pipe's other end is closed
 COMMAND = (sys.executable, "-P", "-m", "radchat", "daemon", "start", "--foreground")
 BACKLOG = 128
+STOPPING = "the daemon is stopping"  # with data {"stopping": true}: nothing was begun, ask again
 PROBE_PATIENCE = 0.3  # seconds; a client that asks "is it held?" holds it for microseconds
 
 

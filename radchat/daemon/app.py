@@ -1,0 +1,399 @@
+"""HTTP on the socket: ``POST /rpc/<method>`` and ``GET /health``, turned into calls of the service.
+
+Control methods are answered here at once, whatever the engine does. What a browser could send to a
+daemon it should not reach is refused before anything is read. Every failure is a JSON object of one
+shape; an unexpected one is logged with its traceback and the daemon lives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from typing import Any, Protocol
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from radchat.daemon.body import check_arguments, parse_body
+from radchat.daemon.lifecycle import STOPPING
+from radchat.errors import Busy, InvalidInput, NotFound, RadchatError
+from radchat.protocol import CONTROL, HEADER, MAX_BODY, METHODS, PROTOCOL, STREAMS, Event, State
+
+KEEP_ALIVE_S = 10.0  # a comment this often while nothing else is said
+LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
+log = logging.getLogger("radchat.app")
+
+
+class Service(Protocol):
+    """What answers: one async method an RPC, dots as underscores, arguments by keyword.
+
+    A streaming method is an async generator of ``Event``. When its client goes away it meets
+    CancelledError or GeneratorExit where it waits: its ``finally`` cancels the request, quickly.
+    """
+
+    @property
+    def state(self) -> State: ...  # "loading" or "ready"
+    @property
+    def busy(self) -> bool: ...  # work of its own that a stop would cut: keeps the daemon alive
+    async def start(self) -> None: ...  # open the store, start the engine's thread
+    async def close(self) -> None: ...  # after the last request
+    async def status(self) -> dict[str, Any]: ...
+
+
+class Stopper(Protocol):
+    """What the app asks of the daemon around it (main.py)."""
+
+    def about(self) -> dict[str, Any]: ...  # pid, build, socket …: the daemon's part of `status`
+    def stop(self, *, force: bool) -> None: ...
+
+
+class App:
+    """The ASGI app, and the counts the daemon's life hangs on. One event loop, no locks."""
+
+    def __init__(
+        self, daemon: Stopper, *, clock: Callable[[], float], keep_alive_s: float = KEEP_ALIVE_S
+    ) -> None:
+        self._daemon = daemon
+        self._clock = clock
+        self._keep_alive_s = keep_alive_s
+        self._service: Service | None = None
+        self._failed: RadchatError | None = None
+        self._settled = asyncio.Event()  # the service is up, or has failed
+        self.cut = asyncio.Event()  # end the running streams now
+        self.stopping = False
+        self.active = 0  # requests in progress, control apart
+        self._drained = asyncio.Event()
+        self._drained.set()
+        self.last_used = clock()
+        self.asgi: ASGIApp = _guard(
+            Starlette(
+                routes=[
+                    Route("/health", self._health, methods=["GET"]),
+                    Route("/rpc/{method}", self._rpc, methods=["POST"]),
+                ],
+                exception_handlers={HTTPException: _http_error},
+            )
+        )
+
+    def ready(self, service: Service) -> None:
+        self._service = service
+        self._settled.set()
+
+    def fail(self, error: RadchatError) -> None:
+        """The service could not start: whoever waits for it is told why."""
+        self._failed = error
+        self._settled.set()
+
+    @property
+    def state(self) -> State:
+        if self.stopping:
+            return "stopping"
+        return "starting" if self._service is None else self._service.state
+
+    @property
+    def idle(self) -> bool:
+        return self.active == 0 and not (self._service is not None and self._service.busy)
+
+    # -- routes ------------------------------------------------------------------------------------
+
+    async def _health(self, _request: Request) -> Response:
+        return _json(self._health_body())
+
+    def _health_body(self) -> dict[str, Any]:
+        about = self._daemon.about()
+        return {"state": self.state, **{k: about[k] for k in ("pid", "build", "protocol")}}
+
+    async def _rpc(self, request: Request) -> Response:
+        method = request.path_params["method"]
+        try:
+            self._admit(method, request)
+            args = parse_body(await _read(request))
+            if method in CONTROL:
+                return _json(await self._control(method, args))
+            with self._counted():
+                service = await self._up()
+                handler = _handler(service, method, args)
+                if method not in STREAMS:
+                    return _json(await handler(**args))
+            return _EventResponse(self, method, handler(**args))
+        except RadchatError as error:
+            return _error(error)
+        except Exception as error:
+            return _error(_unexpected(method, error))
+
+    def _admit(self, method: str, request: Request) -> None:
+        if method not in METHODS:
+            raise NotFound(f"no method {method!r}")
+        if method in CONTROL:
+            return
+        theirs = request.headers.get(HEADER, str(PROTOCOL))
+        if theirs != str(PROTOCOL):
+            raise InvalidInput(
+                f"this daemon speaks protocol {PROTOCOL}, not {theirs}: radchat daemon restart"
+            )
+        if self.stopping:
+            raise Busy(STOPPING, stopping=True)
+
+    async def _control(self, method: str, args: dict[str, Any]) -> dict[str, Any]:
+        """At once, whatever the engine does; not counted as use."""
+        if method == "health":
+            return self._health_body()
+        if method == "status":
+            own = {"state": self.state, **self._daemon.about()}
+            return own if self._service is None else {**await self._service.status(), **own}
+        if method == "stop":
+            check_arguments("stop", self.stop, args)
+            return await self.stop(**args)
+        if self._service is None:
+            return {"cancelled": False}
+        result: dict[str, Any] = await _handler(self._service, method, args)(**args)
+        return result
+
+    async def stop(self, force: bool = False, only_idle: bool = False) -> dict[str, Any]:
+        """Begin to stop and say so; ``only_idle``: not if a request is in progress."""
+        if only_idle and not self.idle and not self.stopping:
+            return {"stopped": False, "active": self.active}
+        self._daemon.stop(force=force)
+        return {"stopped": True}
+
+    async def _up(self) -> Service:
+        """The service, once it has started; control methods don't wait for it."""
+        await self._settled.wait()
+        if self._failed is not None:
+            raise self._failed
+        assert self._service is not None
+        return self._service
+
+    @contextlib.contextmanager
+    def _counted(self) -> Iterator[None]:
+        """A request in progress: it keeps the daemon alive, and a stop waits for it a little."""
+        self.active += 1
+        self._drained.clear()
+        try:
+            yield
+        finally:
+            self.active -= 1
+            self.last_used = self._clock()
+            if self.active == 0:
+                self._drained.set()
+
+    async def drain(self, timeout_s: float, *, until_cut: bool) -> None:
+        """Wait until no request is in progress, or for the time given, or for the cut."""
+        waits = [asyncio.create_task(self._drained.wait())]
+        if until_cut:
+            waits.append(asyncio.create_task(self.cut.wait()))
+        await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        for one in waits:
+            one.cancel()
+
+    # -- streams -----------------------------------------------------------------------------------
+
+    async def stream(
+        self, method: str, events: AsyncGenerator[Event], receive: Receive, send: Send
+    ) -> None:
+        """Events to the client until the last, until it goes, or until the daemon stops."""
+        wire = _EventWire(send)
+        gone = asyncio.create_task(_disconnected(receive))
+        cut = asyncio.create_task(self.cut.wait())
+        step: asyncio.Task[Event | None] | None = None
+        with self._counted():
+            try:
+                while True:
+                    step = step or asyncio.create_task(_next(events))
+                    await asyncio.wait(
+                        {step, gone, cut},
+                        timeout=self._keep_alive_s,
+                        return_when=asyncio.FIRST_COMPLETED,
+                    )
+                    if gone.done():
+                        return
+                    if cut.done():
+                        # before the first event nothing was begun that a client can't ask again
+                        await wire.error(Busy(STOPPING, stopping=not wire.started))
+                        return
+                    if not step.done():
+                        await wire.comment()
+                        continue
+                    event, step = step.result(), None
+                    if event is None:
+                        await wire.end()
+                        return
+                    await wire.event(event)
+            except RadchatError as error:
+                await wire.error(error)
+            except Exception as error:
+                await wire.error(_unexpected(method, error))
+            finally:
+                await _close(method, events, step, gone, cut)
+
+
+class _EventResponse(Response):
+    """A stream as a response: Starlette calls it with the connection."""
+
+    def __init__(self, app: App, method: str, events: AsyncGenerator[Event]) -> None:
+        super().__init__()
+        self._app, self._method, self._events = app, method, events
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        await self._app.stream(self._method, self._events, receive, send)
+
+
+class _EventWire:
+    """Writes server-sent events; what fails before the first is an answer with a status."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.started = False
+
+    async def _write(self, body: bytes, *, more: bool = True) -> None:
+        if not self.started:
+            self.started = True
+            headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store")]
+            await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+        await self._send({"type": "http.response.body", "body": body, "more_body": more})
+
+    async def event(self, event: Event) -> None:
+        await self._write(event.encode())
+
+    async def comment(self) -> None:
+        await self._write(b": still here\n\n")
+
+    async def end(self) -> None:
+        await self._write(b"", more=False)
+
+    async def error(self, error: RadchatError) -> None:
+        if self.started:
+            await self._write(Event("error", error.to_json()).encode(), more=False)
+            return
+        self.started = True
+        await _send_error(error, self._send)
+
+
+def _handler(service: Service, method: str, args: dict[str, Any]) -> Callable[..., Any]:
+    """The service's method, its arguments checked."""
+    handler: Callable[..., Any] | None = getattr(service, method.replace(".", "_"), None)
+    if handler is None:
+        raise NotFound(f"no method {method!r}")
+    check_arguments(method, handler, args)
+    return handler
+
+
+async def _next(events: AsyncGenerator[Event]) -> Event | None:
+    return await anext(events, None)
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _close(
+    method: str, events: AsyncGenerator[Event], *tasks: asyncio.Task[Any] | None
+) -> None:
+    """End what is pending, then the generator: its ``finally`` has run when this returns."""
+    pending = [task for task in tasks if task is not None]
+    for task in pending:
+        task.cancel()
+    await asyncio.gather(*pending, return_exceptions=True)
+    try:
+        await events.aclose()
+    except Exception as error:
+        _unexpected(method, error)
+
+
+# -- bodies and answers ----------------------------------------------------------------------------
+
+
+async def _read(request: Request) -> bytes:
+    """The body, refused by its announced size before a byte of it is read."""
+    announced = request.headers.get("content-length", "0")
+    if announced.isdecimal() and int(announced) > MAX_BODY:
+        raise TooLarge(int(announced))
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise InvalidInput("the content type must be application/json")
+    pieces, size = [], 0
+    async for piece in request.stream():
+        size += len(piece)
+        if size > MAX_BODY:
+            raise TooLarge(size)
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+class TooLarge(InvalidInput):
+    http_status = 413
+
+    def __init__(self, size: int) -> None:
+        super().__init__(f"the body is over the limit of {MAX_BODY:,} bytes", limit=MAX_BODY)
+        self.size = size
+
+
+def _json(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(json.dumps(body), status, headers, media_type="application/json")
+
+
+def _error(error: RadchatError) -> Response:
+    # What is left of a body that was refused unread is not the next request.
+    headers = {"connection": "close"} if isinstance(error, TooLarge) else None
+    return _json({"error": error.to_json()}, error.http_status, headers)
+
+
+async def _send_error(error: RadchatError, send: Send) -> None:
+    async def receive() -> Message:
+        return {"type": "http.disconnect"}
+
+    await _error(error)({"type": "http", "method": "POST"}, receive, send)
+
+
+async def _http_error(_request: Request, error: Exception) -> Response:
+    """Starlette's own: no such route, another verb."""
+    assert isinstance(error, HTTPException)
+    failure = NotFound(f"no such address: {error.detail}")
+    return _json({"error": failure.to_json()}, error.status_code)
+
+
+def _unexpected(method: str, error: Exception) -> RadchatError:
+    log.error("%s failed", method, exc_info=error)
+    kind = type(error).__name__
+    return RadchatError(f"{method} failed inside the daemon ({kind}): see `radchat daemon logs`")
+
+
+# -- who may ask -----------------------------------------------------------------------------------
+
+
+def _guard(inner: ASGIApp) -> ASGIApp:
+    """Refuse, on every route, what a page in a browser could send: a foreign Host or Origin."""
+
+    async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        headers = [(k, v.decode("latin-1").strip().lower()) for k, v in scope["headers"]]
+        hosts = [value for name, value in headers if name == b"host"]
+        origins = [value for name, value in headers if name == b"origin"]
+        if len(hosts) != 1 or not _is_loopback(hosts[0]):
+            problem = "Host"
+        elif any(origin != f"http://{hosts[0]}" for origin in origins):
+            problem = "Origin"
+        else:
+            await inner(scope, receive, send)
+            return
+        body = {"error": {"code": "forbidden", "message": f"foreign {problem}", "exit_code": 1}}
+        answer: Awaitable[None] = _json(body, 403, {"connection": "close"})(scope, receive, send)
+        await answer
+
+    return guarded
+
+
+def _is_loopback(host: str) -> bool:
+    name, _, port = host.rpartition(":") if not host.endswith("]") else (host, "", "")
+    if not name:
+        name, port = host, ""
+    return name.removeprefix("[").removesuffix("]") in LOOPBACK and (not port or port.isdecimal())
