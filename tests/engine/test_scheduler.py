@@ -1,0 +1,500 @@
+"""Queue order, followers, chunks, retraction: on the real engine around a scripted model."""
+
+from __future__ import annotations
+
+import random
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from radchat.engine.choice import Choice, Group
+from radchat.engine.engine import Engine
+from radchat.engine.queue_order import Waiting, queue_order, shared_len
+from radchat.engine.request import (
+    Event,
+    Finished,
+    FinishReason,
+    Ids,
+    Priority,
+    Progress,
+    Request,
+    Started,
+    Tokens,
+)
+from radchat.engine.sampling import Seen
+from radchat.engine.scheduler import SchedulerOptions
+from radchat.engine.words import Words
+from radchat.errors import ContextOverflow, InvalidInput
+from tests.fakes import (
+    ByteTokenizer,
+    LogicalClock,
+    ScriptedModel,
+    drain,
+    finished,
+    greedy,
+    output,
+    scripted_engine,
+)
+
+PAGE = 16
+BACKGROUND = Priority.BACKGROUND
+
+
+def prompt(seed: int, length: int) -> Ids:
+    generator = random.Random(seed)
+    return array("I", [generator.randrange(97, 123) for _ in range(length)])
+
+
+def ask(
+    name: str, ids: Ids, max_tokens: int = 4, priority: Priority = Priority.FOREGROUND, **more: Any
+) -> Request:
+    return Request(name, ids, greedy(max_tokens), priority=priority, **more)
+
+
+def solo(ids: Ids, max_tokens: int) -> list[int]:
+    """What a request puts out when it has an engine to itself."""
+    engine = scripted_engine()
+    engine.submit(ask("solo", ids, max_tokens))
+    return output(drain(engine), "solo")
+
+
+def started(events: Sequence[Event]) -> list[str]:
+    return [event.request_id for event in events if isinstance(event, Started)]
+
+
+def computed(engine: Engine) -> int:
+    assert isinstance(engine.model, ScriptedModel)
+    return engine.model.tokens_computed
+
+
+# -- the order of the queue -----------------------------------------------------------------------
+
+
+def waiting(
+    serial: int,
+    matched: int,
+    length: int = 100,
+    *,
+    priority: Priority = Priority.FOREGROUND,
+    arrived: float = 0.0,
+    is_overdue: bool = False,
+) -> Waiting:
+    request = Request(str(serial), prompt(serial, length), greedy(4))
+    words = Words(*ByteTokenizer().text(request))
+    group = Group(request, serial, arrived, limit=4, live=1)
+    choice = Choice(group, 0, request.ids, words, Seen())
+    return Waiting(choice, matched, priority, is_overdue)
+
+
+def serials(
+    entries: Sequence[Waiting], policy: str = "lpm", now: float = 0.0, **more: Any
+) -> list[int]:
+    ordered = queue_order(entries, policy, now, 10.0, **more)
+    return [entry.choice.group.serial for entry in ordered]
+
+
+def test_the_longest_match_goes_first_then_the_highest_hit_rate_then_arrival() -> None:
+    entries = [
+        waiting(1, 10),
+        waiting(2, 50, 100),
+        waiting(3, 50, 60),
+        waiting(4, 10),
+        waiting(5, 80, 400),
+    ]
+    assert serials(entries) == [5, 3, 2, 1, 4]
+
+
+def test_foreground_goes_before_background_whatever_the_match() -> None:
+    entries = [waiting(1, 90, priority=BACKGROUND), waiting(2, 0), waiting(3, 5)]
+    assert serials(entries) == [3, 2, 1]
+
+
+def test_a_cold_request_passes_hot_ones_once_it_has_waited_as_long_as_its_prompt_takes() -> None:
+    cold = waiting(1, 0, 100)  # ten seconds of work at ten tokens a second
+    for age, want in [(0.0, [2, 1]), (9.9, [2, 1]), (10.1, [1, 2])]:
+        assert serials([cold, waiting(2, 90, arrived=age)], now=age) == want
+
+
+def test_a_hot_request_ages_faster_than_a_cold_one() -> None:
+    entries = [waiting(1, 0, 100), waiting(2, 90, 100), waiting(3, 99, 100, arrived=25.0)]
+    assert serials(entries, now=25.0) == [2, 1, 3]
+
+
+def test_what_is_overdue_goes_first_in_order_of_arrival() -> None:
+    entries = [
+        waiting(1, 99),
+        waiting(2, 0, is_overdue=True, priority=BACKGROUND),
+        waiting(3, 0, is_overdue=True),
+    ]
+    assert serials(entries) == [2, 3, 1]
+
+
+def test_fcfs_is_the_order_of_arrival_and_random_a_fixed_draw() -> None:
+    entries = [waiting(serial, 10 * serial) for serial in (3, 1, 4, 2)]
+    assert serials(entries, "fcfs") == [1, 2, 3, 4]
+    draws = {tuple(serials(entries, "random", seed=seed)) for seed in range(20)}
+    assert len(draws) > 5
+    assert serials(entries, "random", seed=3) == serials(entries[::-1], "random", seed=3)
+    with pytest.raises(InvalidInput, match="policy"):
+        serials(entries, "lifo")
+
+
+def test_shared_len_is_the_number_of_equal_ids() -> None:
+    generator = random.Random(0)
+    for _ in range(2000):
+        a = [generator.choice([1, 2, 2**31 + 1]) for _ in range(generator.choice([0, 5, 300]))]
+        b = a[: generator.randrange(len(a) + 1)] + [7] * generator.choice([0, 1, 90])
+        want = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), None)
+        want = min(len(a), len(b)) if want is None else want
+        assert shared_len(array("I", a).tobytes(), array("I", b).tobytes()) == want
+
+
+# -- none starves ---------------------------------------------------------------------------------
+
+
+def hot_admissions_before_the_cold_start(options: SchedulerOptions, **cold: Any) -> int:
+    """One hot request arrives each step, for ever; how many start before the one cold request?"""
+    engine = scripted_engine(options=options)
+    head = prompt(0, 200)
+    engine.submit(ask("head", head, 1))
+    drain(engine)
+    engine.submit(ask("cold", prompt(1, 300), 1, **cold))
+    names: list[str] = []
+    for number in range(1000):
+        engine.submit(ask(f"hot{number}", head + prompt(number + 2, 3), 2))
+        names += started(engine.step())
+        if "cold" in names:
+            return names.index("cold")
+    raise AssertionError("starved")
+
+
+@pytest.mark.parametrize("bound", [1, 7, 32])
+def test_a_cold_request_starts_within_the_stated_number_of_hot_ones(bound: int) -> None:
+    options = SchedulerOptions(max_running=1, max_passed=bound)
+    assert hot_admissions_before_the_cold_start(options) == bound
+
+
+def test_a_background_request_starts_within_eight_times_that_bound() -> None:
+    options = SchedulerOptions(max_running=1, max_passed=3)
+    assert hot_admissions_before_the_cold_start(options, priority=BACKGROUND) <= 24
+
+
+def test_time_alone_lets_a_cold_request_start_much_sooner() -> None:
+    clock = LogicalClock()
+    engine = scripted_engine(
+        options=SchedulerOptions(max_running=1, max_passed=10_000),
+        clock=clock,
+        on_forward=lambda rows: clock.advance(0.01 + rows / 1000),
+    )
+    head = prompt(0, 200)
+    engine.submit(ask("head", head, 1))
+    drain(engine)
+    engine.submit(ask("cold", prompt(1, 300), 1))
+    names: list[str] = []
+    for number in range(200):
+        engine.submit(ask(f"hot{number}", head + prompt(number + 2, 3), 1))
+        names += started(engine.step())
+        if "cold" in names:
+            break
+    assert 0 < names.index("cold") < 60
+
+
+# -- chunks and batches ---------------------------------------------------------------------------
+
+
+def test_chunks_end_on_page_edges_and_keep_to_the_budget() -> None:
+    rows: list[int] = []
+    options = SchedulerOptions(chunk_tokens=50)
+    engine = scripted_engine(options=options, on_forward=rows.append)
+    engine.submit(ask("a", prompt(0, 150), 1))
+    done = [event.computed_tokens for event in drain(engine) if isinstance(event, Progress)]
+    assert done == [48, 96, 144, 150]
+    assert rows == [48, 48, 48, 6]
+
+
+def test_a_chunk_after_a_match_inside_a_page_ends_on_an_edge_again() -> None:
+    engine = scripted_engine(options=SchedulerOptions(chunk_tokens=64))
+    ids = prompt(0, 200)
+    engine.submit(ask("a", ids[:37], 1))
+    drain(engine)
+    engine.submit(ask("b", ids, 1))
+    done = [event.computed_tokens for event in drain(engine) if isinstance(event, Progress)]
+    assert done == [96, 160, 200]
+
+
+def test_a_running_answer_goes_on_while_another_prompt_is_computed() -> None:
+    engine = scripted_engine(options=SchedulerOptions(chunk_tokens=32))
+    engine.submit(ask("talks", prompt(0, 10), 50))
+    engine.step()
+    engine.submit(ask("reads", prompt(1, 300), 1))
+    for _ in range(9):
+        step = engine.step()
+        assert [e for e in step if isinstance(e, Tokens) and e.request_id == "talks"]
+        assert [e for e in step if isinstance(e, Progress) and e.request_id == "reads"]
+
+
+def test_a_budget_that_answers_use_up_still_lets_a_prompt_go_on() -> None:
+    engine = scripted_engine(options=SchedulerOptions(chunk_tokens=PAGE))
+    for number in range(20):
+        engine.submit(ask(f"talks{number}", prompt(number, 5), 60))
+    while engine.stats()["waiting"]:
+        engine.step()
+    engine.submit(ask("reads", prompt(99, 100), 1))
+    assert finished(drain(engine), "reads").reason is FinishReason.LENGTH
+
+
+def test_foreground_chunks_take_the_budget_before_background_answers_and_chunks() -> None:
+    engine = scripted_engine(options=SchedulerOptions(chunk_tokens=64))
+    engine.submit(ask("back", prompt(0, 20), 100, BACKGROUND))
+    engine.step()
+    engine.submit(ask("back2", prompt(1, 200), 1, BACKGROUND))
+    engine.submit(ask("front", prompt(2, 256), 1))
+    for _ in range(4):
+        touched = {e.request_id for e in engine.step() if isinstance(e, Tokens | Progress)}
+        assert touched == {"front"}
+    assert {e.request_id for e in engine.step() if isinstance(e, Tokens | Progress)} == {
+        "back",
+        "back2",
+    }
+
+
+# -- followers ------------------------------------------------------------------------------------
+
+HEAD, OWN, CHILDREN = 2000, 20, 8
+
+
+def own_words(child: int) -> Ids:
+    """No two children begin alike."""
+    return array("I", [48 + child]) + prompt(child, OWN - 1)
+
+
+@pytest.mark.parametrize("turns_apart", [0, 1, 3])
+@pytest.mark.parametrize("policy", ["lpm", "fcfs", "random"])
+def test_children_of_one_cold_prefix_compute_it_once(turns_apart: int, policy: str) -> None:
+    engine = scripted_engine(pool_tokens=6000, options=SchedulerOptions(policy=policy))
+    head = prompt(0, HEAD)
+    events: list[Event] = []
+    for number in range(CHILDREN):
+        engine.submit(ask(f"{number}", head + own_words(number), 1))
+        for _ in range(turns_apart):
+            events += engine.step()
+    events += drain(engine)
+    assert computed(engine) == HEAD + CHILDREN * OWN
+    usages = [finished(events, f"{number}").usage for number in range(CHILDREN)]
+    assert sum(usage.computed for usage in usages) == HEAD + CHILDREN * OWN
+    assert sorted(usage.device for usage in usages) == [0] + [HEAD] * (CHILDREN - 1)
+
+
+def test_siblings_do_not_wait_when_following_is_off_and_the_duplicates_go() -> None:
+    engine = scripted_engine(options=SchedulerOptions(follow=False))
+    ids = prompt(0, 200)
+    for name in "ab":
+        engine.submit(ask(name, ids, 30))
+    events = drain(engine)
+    assert computed(engine) == 2 * (200 + 29)
+    assert output(events, "a") == output(events, "b") == solo(ids, 30)
+    assert engine.stats()["pages"]["evictable"] == -(-(200 + 29) // PAGE)
+
+
+def test_when_the_leader_ends_the_first_follower_goes_on_from_what_is_in_the_tree() -> None:
+    engine = scripted_engine(options=SchedulerOptions(chunk_tokens=64))
+    head = prompt(0, 400)
+    for number in range(3):
+        engine.submit(ask(f"{number}", head + prompt(number + 1, 10), 1))
+    engine.step()
+    engine.step()
+    engine.abort("0")
+    events = drain(engine)
+    assert started(events) == ["1", "2"]
+    assert finished(events, "1").usage.device == 128
+    assert finished(events, "2").usage.device == 400
+    assert computed(engine) == 400 + 2 * 10
+
+
+def test_a_follower_lends_its_priority_to_a_leader_in_the_background() -> None:
+    def steps_until_done(first: Ids) -> int:
+        engine = scripted_engine(options=SchedulerOptions(chunk_tokens=64))
+        engine.submit(ask("leader", first + prompt(1, 10), 1, BACKGROUND))
+        engine.step()
+        engine.submit(ask("other", prompt(2, 640), 1))  # foreground: would go before the leader
+        engine.submit(ask("follower", prompt(0, 300) + prompt(3, 10), 1))
+        steps = 0
+        while engine.has_work():
+            steps += 1
+            if any(isinstance(e, Finished) and e.request_id == "leader" for e in engine.step()):
+                return steps
+        raise AssertionError("the leader never ended")
+
+    assert steps_until_done(prompt(0, 300)) < steps_until_done(prompt(9, 300))
+
+
+def test_strangers_with_a_common_first_word_do_not_wait_for_each_other() -> None:
+    engine = scripted_engine()
+    for number in range(4):
+        engine.submit(ask(f"{number}", prompt(0, 3) + prompt(number + 1, 60), 1))
+    assert len(started(engine.step())) == 4
+
+
+def test_a_request_in_another_namespace_neither_follows_nor_reuses() -> None:
+    engine = scripted_engine()
+    ids = prompt(0, 100)
+    engine.submit(ask("a", ids, 1))
+    engine.submit(ask("b", ids, 1, namespace="other"))
+    assert len(started(engine.step())) == 2
+    engine.submit(ask("c", ids, 1, namespace="other"))
+    assert finished(drain(engine), "c").usage.device == 99
+    assert computed(engine) == 201
+
+
+def test_a_new_turn_on_a_running_answer_reuses_what_is_generated_so_far() -> None:
+    engine = scripted_engine()
+    ids = prompt(0, 50)
+    engine.submit(ask("a", ids, 40))
+    for _ in range(20):
+        engine.step()
+    so_far = array("I", solo(ids, 40)[:18])
+    engine.submit(ask("b", ids + so_far + prompt(1, 5), 1))
+    assert finished(drain(engine), "b").usage.device == 68
+
+
+# -- memory ---------------------------------------------------------------------------------------
+
+
+def test_the_only_running_request_that_fills_the_pool_ends_with_what_it_has() -> None:
+    engine = scripted_engine(pool_tokens=200)
+    ids = prompt(0, 60)
+    engine.submit(ask("long", ids, 500))
+    events = drain(engine)
+    end = finished(events, "long")
+    assert end.reason is FinishReason.LENGTH
+    assert end.error is not None
+    assert "208" in end.error
+    # every slot holds a token, and the last one drawn needs none
+    assert end.kept == len(output(events, "long")) == 208 - 60 + 1
+    assert output(events, "long") == solo(ids, 500)[: end.kept]
+    engine.submit(ask("next", prompt(1, 50), 5))
+    assert finished(drain(engine), "next").usage.output_tokens == 5
+    engine.check_idle()
+
+
+def test_a_prompt_as_long_as_the_pool_gets_its_one_token() -> None:
+    engine = scripted_engine(pool_tokens=208)
+    engine.submit(ask("whole", prompt(0, 208), 10))
+    end = finished(drain(engine), "whole")
+    assert (end.reason, end.kept) == (FinishReason.LENGTH, 1)
+
+
+def test_a_prompt_that_does_not_fit_now_waits_and_completes() -> None:
+    engine = scripted_engine(pool_tokens=320)
+    engine.submit(ask("first", prompt(0, 200), 60))
+    engine.step()
+    engine.submit(ask("second", prompt(1, 150), 5))
+    events = engine.step()
+    assert started(events) == []
+    events += drain(engine)
+    assert finished(events, "first").usage.output_tokens == 60
+    assert output(events, "second") == solo(prompt(1, 150), 5)
+    assert engine.stats()["retractions"] == 0
+
+
+def test_a_waiting_foreground_prompt_puts_background_answers_back() -> None:
+    engine = scripted_engine(pool_tokens=320)
+    for name in ("old", "new"):
+        engine.submit(ask(name, prompt(len(name), 60 + len(name[0])), 60, BACKGROUND))
+    engine.submit(ask("older", prompt(9, 60), 60, BACKGROUND))
+    engine.step()
+    engine.submit(ask("front", prompt(1, 150), 5))
+    events = engine.step()
+    assert started(events) == ["front"]
+    assert engine.stats()["retractions"] > 0
+    events += drain(engine)
+    assert output(events, "front") == solo(prompt(1, 150), 5)
+
+
+@pytest.mark.parametrize("priority", list(Priority))
+@pytest.mark.parametrize("chunk", [32, 512])
+def test_requests_of_which_not_all_fit_all_finish_without_repeats_or_gaps(
+    priority: Priority, chunk: int
+) -> None:
+    options = SchedulerOptions(chunk_tokens=chunk, growth_tokens=PAGE)
+    engine = scripted_engine(pool_tokens=480, options=options)
+    prompts = [prompt(number, 40 + 3 * number) for number in range(4)]
+    for number, ids in enumerate(prompts):
+        engine.submit(ask(f"{number}", ids, 110, priority))
+    events: list[Event] = []
+    most = 0
+    while engine.has_work():
+        events += engine.step()
+        alive = [*engine._scheduler.running, *engine._scheduler.waiting]
+        most = max([most, *(choice.retractions for choice in alive)])
+    assert 0 < most <= options.max_retractions
+    for number, ids in enumerate(prompts):
+        assert output(events, f"{number}") == solo(ids, 110)
+        assert finished(events, f"{number}").usage.computed == len(ids)
+        assert (
+            len([e for e in events if isinstance(e, Started) and e.request_id == f"{number}"]) == 1
+        )
+    engine.check_idle()
+
+
+def test_the_newest_background_request_is_put_back_first() -> None:
+    options = SchedulerOptions(growth_tokens=0)
+    engine = scripted_engine(pool_tokens=16 * 12, options=options)
+    engine.submit(ask("front", prompt(0, 30), 100))
+    engine.step()
+    engine.submit(ask("back1", prompt(1, 30), 100, BACKGROUND))
+    engine.step()
+    engine.submit(ask("back2", prompt(2, 30), 100, BACKGROUND))
+    engine.step()
+    engine.submit(ask("front2", prompt(3, 30), 20))
+    while not engine.stats()["retractions"]:
+        engine.step()
+    assert {c.request.id for c in engine._scheduler.waiting} == {"back2"}
+    drain(engine)
+
+
+def test_after_its_last_retraction_a_request_runs_to_its_end() -> None:
+    options = SchedulerOptions(max_retractions=1, growth_tokens=0)
+    engine = scripted_engine(pool_tokens=16 * 14, options=options)
+    for number in range(5):
+        priority = BACKGROUND if number % 2 else Priority.FOREGROUND
+        engine.submit(ask(f"{number}", prompt(number, 30), 100, priority))
+    events: list[Event] = []
+    while engine.has_work():
+        events += engine.step()
+        alive = [*engine._scheduler.running, *engine._scheduler.waiting]
+        assert all(choice.retractions <= 1 for choice in alive)
+    for number in range(5):
+        assert output(events, f"{number}") == solo(prompt(number, 30), 100)
+
+
+def test_a_prompt_longer_than_the_pool_or_the_context_is_refused_with_both_numbers() -> None:
+    engine = scripted_engine(pool_tokens=208, context_length=300)
+    with pytest.raises(ContextOverflow) as pool:
+        engine.submit(ask("pool", prompt(0, 209)))
+    assert (pool.value.data["prompt_tokens"], pool.value.data["pool_tokens"]) == (209, 208)
+    assert "209" in pool.value.message
+    assert "208" in pool.value.message
+    for length in (300, 301):  # no room for an answer, no room at all
+        with pytest.raises(ContextOverflow) as context:
+            engine.submit(ask("context", prompt(0, length)))
+        assert context.value.data == {"prompt_tokens": length, "context_length": 300}
+    assert not engine.has_work()
+
+
+def test_fifty_idle_chats_never_lock_the_pool() -> None:
+    engine = scripted_engine(pool_tokens=640)
+    chats = [prompt(number, 40) for number in range(50)]
+    for number, ids in enumerate(chats):
+        engine.submit(ask(f"chat{number}", ids, 10))
+        chats[number] = ids + array("I", output(drain(engine), f"chat{number}"))
+    engine.submit(ask("long", prompt(99, 500), 20))
+    assert finished(drain(engine), "long").usage.output_tokens == 20
+    for number in (0, 49):
+        turn = chats[number] + prompt(number, 6)
+        engine.submit(ask("again", turn, 8))
+        assert output(drain(engine), "again") == solo(turn, 8)
+    assert engine.pool.data.shape[2] == 641 // PAGE + 1  # the budget is a ceiling
+    engine.check_idle()
