@@ -1,7 +1,7 @@
 """The words between whoever keeps conversations and the template: turns in, a prompt out.
 
 Plain data, no torch and no tokenizer. ``Template.prompt(turns, new, settings)`` reads these and
-makes a ``Prompt``; the caller stores its record and, after generation, the answer as a sampled turn.
+makes a ``Prompt``; the caller stores its record and, after generation, a sampled turn.
 
     ids(prompt) = ids(base)[:kept] + tail          ids(answer) = ids(its prompt) + out
 """
@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Any, Literal, TypeAlias
 
 from radchat.engine.request import Ids
+from radchat.errors import InvalidInput
 
 Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool"]
 History: TypeAlias = Literal["auto", "template", "sampled"]
@@ -131,3 +132,24 @@ class Prompt:
             f"kept {self.kept:,} of {len(self.ids):,} ids · dropped {self.dropped:,} · "
             f"computed {self.computed:,} · reason: {self.reason}"
         )
+
+
+def content_text(content: object) -> str:
+    """A message's content as one string: text parts are joined without a separator, null is "".
+
+    InvalidInput names the index of a part that is not text.
+    """
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, (list, tuple)):
+        raise InvalidInput("content: want a string or a list of text parts", field="content")
+    texts: list[str] = []
+    for i, part in enumerate(content):
+        text = part.get("text") if isinstance(part, Mapping) else part
+        kind = part.get("type", "text") if isinstance(part, Mapping) else "text"
+        if kind not in ("text", "input_text", "output_text") or not isinstance(text, str):
+            raise InvalidInput(f"content[{i}]: want a text part", field="content", index=i)
+        texts.append(text)
+    return "".join(texts)

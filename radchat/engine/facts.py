@@ -1,0 +1,84 @@
+"""What is known of a chat template: plain data, kept by the hash of template and tokenizer."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from radchat.engine.conversation import Settings, Turn
+from radchat.engine.rendering import Form
+from radchat.engine.tokenizer import Tokenizer
+
+FORMAT = 1  # part of the cache key: another meaning of the facts, another number
+KEEP_SWITCHES: Mapping[str, bool] = {
+    "clear_thinking": False,
+    "preserve_thinking": True,
+    "keep_past_thinking": True,
+    "truncate_history_thinking": False,
+    "drop_thinking": False,
+    "preserved_thinking": True,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    form: Form = field(default_factory=Form)
+    mutable: bool = False  # needs a sandbox in which its own lists may change
+    roles: Mapping[str, str] = field(default_factory=dict)  # case → shown | dropped | refused
+    trims: tuple[str, ...] = ()  # roles whose text loses white space at its ends
+    clock: str = "never"  # never | always | default system prompt
+    tools: str = "dropped"  # the list of tools: shown | dropped | refused
+    results: str = "dropped"  # a tool's result
+    two_calls: str = "raw"  # two calls in one answer
+    think_switch: str = ""
+    keep_switch: str = ""
+    switches: Mapping[str, str] = field(default_factory=dict)  # name → what changing it costs
+    openings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # role → texts
+    closings: Mapping[str, str] = field(default_factory=dict)  # answer | call → text when newest
+    stops: tuple[str, ...] = ()  # control tokens that end an answer
+    moves: Mapping[str, str] = field(default_factory=dict)  # case → what moves
+    drops: tuple[str, ...] = ()  # after what reasoning vanishes
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Facts:
+        """What ``to_json`` wrote, also after a trip through a JSON file."""
+        values = dict(data)
+        values["form"] = Form(**values["form"])
+        values["openings"] = {k: tuple(v) for k, v in values["openings"].items()}
+        for name in ("trims", "stops", "drops"):
+            values[name] = tuple(values[name])
+        return cls(**values)
+
+
+def moves_case(turns: Sequence[Turn], settings: Settings) -> str:
+    """The key of ``Facts.moves`` for a conversation."""
+    system = "system" if turns and turns[0].role in ("system", "developer") else "plain"
+    tools = bool(settings.tools) or any(turn.tool_calls for turn in turns)
+    return f"{system}+tools" if tools else system
+
+
+def common_len(a: str, b: str) -> int:
+    """Length of the common beginning, by halving: slices compare faster than characters."""
+    low, high = 0, min(len(a), len(b))
+    if a[:high] == b[:high]:
+        return high
+    while low < high:
+        middle = (low + high + 1) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def facts_key(source: str, tokenizer: Tokenizer, constants: Mapping[str, str]) -> str:
+    """Names the facts of a template with a tokenizer, for whoever keeps them."""
+    text = json.dumps([FORMAT, source, tokenizer.hash, dict(sorted(constants.items()))])
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
