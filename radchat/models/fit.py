@@ -17,7 +17,7 @@ from radchat.models.sources import ALIASES
 _OVERHEAD = 1 << 30  # bytes: torch, the daemon, activations
 _KV_TOKENS = 8192  # a conversation of this length must fit
 # On a CPU every token reads all weights: above this it is no conversation any more.
-COMFORTABLE_ON_CPU = 4 << 30
+COMFORTABLE_ON_CPU = 6_000_000_000  # bytes in memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +77,6 @@ def offers(memory_bytes: int, suggestions: Sequence[Suggestion] = SUGGESTIONS) -
 def recommended(memory_bytes: int, *, has_gpu: bool = False) -> Suggestion:
     """The best that fits; without a GPU the best that also answers at a pace one can read."""
     for one in offers(memory_bytes):
-        if has_gpu or one.memory_bytes <= COMFORTABLE_ON_CPU + _OVERHEAD:
+        if has_gpu or one.memory_bytes <= COMFORTABLE_ON_CPU:
             return one
     return SUGGESTIONS[0]

@@ -82,6 +82,7 @@ def pull(
             f"--from-file goes with {', '.join(outside.aliases)}; a file is pulled by its path"
         )
     name = check_name(name) if name else origin.name
+    private_folder(places.cache)
     private_folder(places.models)
     with _lock(places, progress):
         present = _present(places, origin, name, outside, progress)

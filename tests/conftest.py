@@ -1,0 +1,36 @@
+"""What every test has: a home of its own, and the real model where it is asked for."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from radchat.errors import RadchatError
+from radchat.models.registry import resolve
+from radchat.paths import Places
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+# Where the real model was fetched to; read now, before any test moves the home.
+MODEL_HOME = os.environ.get("RADCHAT_HOME") or str(REPOSITORY / ".demo")
+
+
+@pytest.fixture(autouse=True)
+def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """No test, and no process one starts, sees the user's sessions, settings or downloads."""
+    for name in [name for name in os.environ if name.startswith(("RADCHAT_", "HF_"))]:
+        monkeypatch.delenv(name)
+    home = tmp_path / "radchat-home"
+    monkeypatch.setenv("RADCHAT_HOME", str(home))
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf-home"))
+    return home
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """The folder of the converted SmolLM2-135M. Missing is a failure: these tests run in CI."""
+    try:
+        return resolve(Places.from_env({"RADCHAT_HOME": MODEL_HOME}), "smollm2-135m").folder
+    except RadchatError as error:
+        pytest.fail(f"{error.message} (run: make model, or point RADCHAT_HOME at its home)")
