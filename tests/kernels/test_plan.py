@@ -1,0 +1,97 @@
+"""The planner alone: what the items cover, by counting, with no tensor in sight."""
+
+from __future__ import annotations
+
+import pytest
+
+from radchat_kernels.plan import Item, Plan, Segment, plan
+
+
+def seen(made: Plan) -> list[tuple[int, int]]:
+    """Every (row, token) an executor is told to compute, in order of items."""
+    pairs = []
+    for item in made.items:
+        for i in range(item.row_count):
+            for token in range(item.tok_begin, item.tok_end):
+                if item.causal and token > item.tok_begin + i:
+                    continue
+                if item.window is not None and token <= item.tok_end + i - item.window:
+                    continue
+                pairs.append((item.row_begin + i, token))
+    return pairs
+
+
+def wanted(made: Plan) -> set[tuple[int, int]]:
+    """What rows see by definition."""
+    pairs = set()
+    for segment in made.segments:
+        for i in range(segment.row_count):
+            position = segment.start + i
+            first = 0 if made.window is None else max(0, position + 1 - made.window)
+            pairs |= {(segment.row_begin + i, t) for t in range(first, position + 1)}
+    return pairs
+
+
+@pytest.mark.parametrize("window", [None, 1, 2, 3, 5, 16, 100])
+@pytest.mark.parametrize("start", [0, 1, 15, 16, 17, 33])
+@pytest.mark.parametrize("count", [0, 1, 2, 15, 16, 17, 40])
+def test_each_row_sees_each_of_its_tokens_once(start: int, count: int, window: int | None) -> None:
+    segments = [
+        Segment(0, count, start, range(100)),
+        Segment(count, 1, 7, range(1)),
+        Segment(count + 1, 3, 2, range(1)),
+    ]
+    made = plan(segments, 16, window)
+    pairs = seen(made)
+    assert len(pairs) == len(set(pairs))
+    assert set(pairs) == wanted(made)
+
+
+@pytest.mark.parametrize("window", [None, 1, 2, 5, 16])
+def test_no_item_is_empty_and_no_row_of_an_item_is_blind(window: int | None) -> None:
+    segments = [Segment(0, 40, 0, range(9)), Segment(40, 40, 17, range(9))]
+    for item in plan(segments, 16, window).items:
+        assert item.row_count > 0
+        assert item.tok_begin < item.tok_end
+        if item.causal:
+            assert item.row_count == item.tok_end - item.tok_begin
+        if item.window is not None:
+            last_row = item.row_count - 1
+            assert item.tok_end - 1 > item.tok_end + last_row - item.window
+
+
+def test_an_extend_is_its_prefix_and_its_own_causal_part() -> None:
+    table = [5, 6, 9]
+    made = plan([Segment(2, 20, 17, table)], 16)
+    assert made.items == (
+        Item(2, 20, 0, 17, table),
+        Item(2, 20, 17, 37, table, causal=True),
+    )
+    assert made.num_rows == 22
+
+
+def test_a_decode_row_is_one_plain_item() -> None:
+    assert plan([Segment(3, 1, 17, [5, 6])], 16).items == (Item(3, 1, 0, 18, [5, 6]),)
+
+
+def test_a_segment_without_rows_asks_for_nothing() -> None:
+    made = plan([Segment(0, 0, 17, [1, 2])], 16)
+    assert made.items == ()
+    assert made.num_rows == 0
+
+
+def test_a_table_too_short_for_its_tokens_is_caught() -> None:
+    with pytest.raises(AssertionError, match="short table"):
+        plan([Segment(0, 17, 0, [1])], 16)
+
+
+def test_two_segments_cannot_claim_one_row() -> None:
+    with pytest.raises(AssertionError, match="claim a row"):
+        plan([Segment(0, 3, 0, [1]), Segment(2, 1, 0, [2])], 16)
+
+
+def test_the_windowed_plan_is_made_once_and_the_same_window_is_the_plan_itself() -> None:
+    made = plan([Segment(0, 20, 17, range(9))], 16)
+    assert made.windowed(None) is made
+    assert made.windowed(5) is made.windowed(5)
+    assert made.windowed(5).items == plan(made.segments, 16, 5).items
