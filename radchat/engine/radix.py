@@ -124,9 +124,10 @@ class RadixTree:
         each = node
         while each is not above:
             if not each.lock_ref:
+                adds = len(each.pages) - each.shares
                 self.order.remove(each)
-                self.evictable -= each.adds
-                self.locked += each.adds
+                self.evictable -= adds
+                self.locked += adds
             each.lock_ref += 1
             each.tick, each.last_used = self._tick, now
             each = each.parent
@@ -149,9 +150,10 @@ class RadixTree:
             assert each.lock_ref > 0, "unlocked more often than locked"
             each.lock_ref -= 1
             if not each.lock_ref:
+                adds = len(each.pages) - each.shares
                 self.order.add(each)
-                self.locked -= each.adds
-                self.evictable += each.adds
+                self.locked -= adds
+                self.evictable += adds
             each.tick, each.last_used = self._tick, now
             each = each.parent
 
