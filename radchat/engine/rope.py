@@ -163,7 +163,7 @@ class RopeTable:
     def rows(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Cosine and sine for positions [T], each [T, 1, head_dim].
 
-        The sine is negative in its first half, so that ``rotated = x * cos + roll(x, head_dim / 2) * sin``.
+        The sine's first half is negated: ``rotated = x * cos + roll(x, head_dim / 2) * sin``.
         """
         needed = int(positions.max()) + 1
         if needed > len(self._cos):
