@@ -154,7 +154,16 @@ class Client:
         self, verb: str, target: str, body: dict[str, Any] | None, timeout: float | None = None
     ) -> Exchange:
         """Send and read the head of the answer. Finds a new daemon only where none was reached."""
-        exchange = self._dial()
+        return self._ask_over(self._dial(), verb, target, body, timeout)
+
+    def _ask_over(
+        self,
+        exchange: Exchange,
+        verb: str,
+        target: str,
+        body: dict[str, Any] | None,
+        timeout: float | None,
+    ) -> Exchange:
         try:
             exchange.send(verb, target, body)
             on_wait = self._saying("waiting for the daemon") if timeout else None
@@ -196,10 +205,10 @@ class Client:
             if not is_held(self.places.lock):
                 if not self._start:
                     raise Unreachable("no daemon is running: radchat daemon start", running=False)
-                if self._start_one():
-                    deadline = time.monotonic() + PATIENCE
-                    continue
-            elif info is not None and info.private:
+                self._start_one()
+                deadline = time.monotonic() + PATIENCE  # a start takes its time
+                continue
+            if info is not None and info.private:
                 self._refuse_private(info, deadline)
             elif info is not None and info.socket is not None:
                 with contextlib.suppress(OSError):  # it is just binding, or just going
@@ -210,25 +219,22 @@ class Client:
                 raise Unreachable(self.silence())
             self._pause()
 
-    def _start_one(self) -> bool:
-        """Start a daemon, unless another client is at it. True: one listens now."""
+    def _start_one(self) -> None:
+        """Start a daemon, unless another client is at it; returns when that one listens."""
         start_lock = Lock.take(self.places.lock.with_name("daemon.lock.start"))
         if start_lock is None:
-            return False
+            self._pause()
+            return
         try:
-            if is_held(self.places.lock):
-                return False
-            try:
-                _spawned.append(
-                    spawn(self.places, command=self._command, on_wait=self._saying(STARTING))
-                )
-            except Busy:  # somebody started one by hand meanwhile: look again
-                return False
+            if not is_held(self.places.lock):
+                command, on_wait = self._command, self._saying(STARTING)
+                _spawned.append(spawn(self.places, command=command, on_wait=on_wait))
+        except Busy:
+            pass  # somebody started one by hand meanwhile: it will be found
         except OSError as error:
             raise RadchatError(f"the daemon can't be started: {error}") from error
         finally:
             start_lock.release()
-        return True
 
     def _start_private(self) -> None:
         deadline = time.monotonic() + PRIVATE_PATIENCE
@@ -289,9 +295,10 @@ class Client:
         may_change = self._start and not self._fixed and not self._private
         deadline = time.monotonic() + PATIENCE
         while True:
+            exchange = self._dial()  # what keeps one from starting is raised here
             try:
-                exchange = self._ask("GET", "/health", None, timeout=PATIENCE)
                 with contextlib.closing(exchange):
+                    self._ask_over(exchange, "GET", "/health", None, PATIENCE)
                     health = result(exchange)
                 if health.get("state") != "stopping" or not may_change:
                     return health

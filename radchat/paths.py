@@ -129,7 +129,7 @@ class Places:
 
 
 def private_folder(path: Path) -> Path:
-    """Make ``path`` (and parents that are missing) 0700 and ours, or say why it can't be trusted."""
+    """Make ``path`` and missing parents 0700 and ours, or say why it can't be trusted."""
     for folder in (*reversed(path.parents), path):  # mkdir's mode is for the last one only
         if not folder.is_dir():
             folder.mkdir(mode=0o700, exist_ok=True)
