@@ -77,7 +77,9 @@ def _unexpected(error: Exception) -> Exception:
     return RadchatError(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
 
 
-def _report(error: Exception, cli: Cli | None, *, json: bool, cause: Exception | None = None) -> int:
+def _report(
+    error: Exception, cli: Cli | None, *, json: bool, cause: Exception | None = None
+) -> int:
     from radchat.chat.text import clean
     from radchat.errors import RadchatError
 
@@ -104,7 +106,7 @@ def _prepare_streams() -> None:
         if stream is None:
             os.open(os.devnull, os.O_RDWR)  # the lowest free descriptor: the missing one
             mode = "r" if number == 0 else "w"
-            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: PTH123, SIM115
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
         elif number:
             stream.reconfigure(errors="backslashreplace")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from radchat.chat.footer import age, count, share, size
+from radchat.chat.footer import age, count, size
 from radchat.chat.text import one_line
 from radchat.chat.tree_view import TIERS
-from radchat.chat.width import cut, width
+from radchat.chat.width import cut, table
 
 TEXT_COLUMNS = 48
 
@@ -29,9 +29,11 @@ def stats(result: Mapping[str, Any], columns: int | None) -> list[str]:
         if tier.get("budget_bytes"):
             line += f" of {size(tier['budget_bytes'])}"
         lines.append(line)
-    for key in ("total", "free", "evictable", "locked"):
-        if result.get(f"{key}_tokens") is not None:
-            lines.append(f"{key:<10}{count(result[f'{key}_tokens'])} tokens")
+    lines += [
+        f"{key:<10}{count(result[f'{key}_tokens'])} tokens"
+        for key in ("total", "free", "evictable", "locked")
+        if result.get(f"{key}_tokens") is not None
+    ]
     if result.get("requests") is not None:
         lines.append(f"{'requests':<10}{count(result['requests'])}")
     if result.get("hit_rate") is not None:
@@ -43,9 +45,9 @@ def entries(result: Mapping[str, Any], columns: int | None) -> list[str]:
     """Eviction order: rank 1 goes first; a locked entry has no rank."""
     if not result["entries"]:
         return ["nothing is cached"]
-    head = ("lru", "node", "tokens", "frees", "kv", "used", "hits", "session", "message", "text")
+    head = ["lru", "node", "tokens", "frees", "kv", "used", "hits", "session", "message", "text"]
     rows = [
-        (
+        [
             _number(e.get("rank")),
             str(e.get("node", "-")),
             _number(e.get("tokens")),
@@ -56,19 +58,10 @@ def entries(result: Mapping[str, Any], columns: int | None) -> list[str]:
             one_line(str(e.get("name") or e.get("session") or "-")),
             str(e.get("message") or "-")[:8],
             cut(one_line(str(e.get("text") or "")), TEXT_COLUMNS),
-        )
+        ]
         for e in result["entries"]
     ]
-    right = {0, 2, 3, 6}
-    widths = [max(width(row[i]) for row in (head, *rows)) for i in range(len(head))]
-    lines = []
-    for row in (head, *rows):
-        cells = []
-        for i, cell in enumerate(row):
-            space = " " * (widths[i] - width(cell))
-            cells.append(space + cell if i in right else cell + space)
-        lines.append("  ".join(cells).rstrip())
-    return _fit(lines, columns)
+    return _fit(table(rows, head, frozenset((0, 2, 3, 6))), columns)
 
 
 def nodes(result: Mapping[str, Any], columns: int | None) -> list[str]:
@@ -90,11 +83,6 @@ def nodes(result: Mapping[str, Any], columns: int | None) -> list[str]:
         )
         lines.append(f"{line}  [{served}]" if served else line.rstrip())
     return _fit(lines, columns)
-
-
-def reuse(cached: int, total: int) -> str:
-    """`1,180/1,211 (97.4%)`"""
-    return f"{count(cached)}/{count(total)} ({share(cached, total)})"
 
 
 def _fit(lines: list[str], columns: int | None) -> list[str]:

@@ -1,6 +1,6 @@
-"""Text from a model, a file or another program, made safe for a terminal.
+r"""Text from a model, a file or another program, made safe for a terminal.
 
-Control characters are not dropped but shown (``\\x1b``), so nothing a reader should know is hidden
+Control characters are not dropped but shown (``\x1b``), so nothing a reader should know is hidden
 and an unterminated sequence swallows no words. What stays: newline, tab, printable text. No markup
 of any kind is read: ``[/INST]`` is ``[/INST]``.
 """

@@ -50,7 +50,7 @@ def render(
     ids: bool = False,
     paint: Paint = unpainted,
 ) -> list[str]:
-    """The lines of the picture. ``columns`` is the terminal's width; None = nothing is cut to it."""
+    """The lines of the picture. ``columns``: the terminal's width; None = cut to nothing."""
     messages = tree["messages"]
     if not messages:
         return [_header(tree, cache), "(no messages yet)"]
@@ -148,7 +148,7 @@ def _walk(messages: Mapping[str, Mapping[str, Any]]) -> Iterable[tuple[str, int,
 
 
 def _steps(order: Sequence[tuple[str, int, int]], limit: int | None) -> dict[str, int]:
-    """Indentation steps: one a message; where that is too deep, one a fork; never past the limit."""
+    """Indentation steps: one a message; where too deep, one a fork; never past the limit."""
     most = max(depth for _, depth, _ in order)
     by_forks = limit is not None and 2 * most > limit
     top = most if limit is None else limit // 2
@@ -202,7 +202,7 @@ def kv_cell(message: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Where the columns are. Rows that are indented past a column push their own text to the right."""
+    """Where the columns are. A row indented past a column pushes its own text to the right."""
 
     who: int
     text: int

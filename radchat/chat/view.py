@@ -12,7 +12,6 @@ from typing import Any, TextIO
 
 from radchat.chat.footer import count, footer
 from radchat.chat.text import Cleaner, clean, one_line
-from radchat.errors import from_json
 from radchat.protocol import Event
 
 DIM, RESET = "\x1b[2m", "\x1b[0m"
@@ -136,10 +135,6 @@ class View:
                 self.note(f"cut off{after}: continue goes on with it")
         if self.shows_footer and self.answer.branches:
             self._write_footer(data)
-
-    def _on_error(self, data: dict[str, Any]) -> None:
-        self.finish()
-        raise from_json(data.get("error") or data)
 
     # --- writing ---
 

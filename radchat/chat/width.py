@@ -77,3 +77,17 @@ def pad(text: str, columns: int) -> str:
     """The text cut or filled with spaces to exactly ``columns`` columns."""
     text = cut(text, columns)
     return text + " " * (columns - width(text))
+
+
+def table(rows: list[list[str]], head: list[str], right: frozenset[int] = frozenset()) -> list[str]:
+    """Rows in columns, two spaces apart; ``right`` names the columns of numbers."""
+    every = [head, *rows]
+    widths = [max(width(row[i]) for row in every) for i in range(len(head))]
+    lines = []
+    for row in every:
+        cells = []
+        for i, (cell, room) in enumerate(zip(row, widths, strict=True)):
+            space = " " * (room - width(cell))
+            cells.append(space + cell if i in right else cell + space)
+        lines.append("  ".join(cells).rstrip())
+    return lines

@@ -7,6 +7,7 @@ chat but never a mistyped command.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 
 from radchat.chat.options import nearest
@@ -22,9 +23,36 @@ THINK_LEVELS = frozenset(("off", "on", "low", "medium", "high"))
 
 # options of commands whose next word is their value: it must not be taken for something else
 VALUE_OPTIONS = frozenset(
-    "-m --model -s --system -f --file -o --option --temp --top-p --top-k --min-p --seed --stop"
-    " --max-tokens --ctx --dtype --at --output-format --stdin-timeout -n -N --name --filter"
-    " --depth --by --tokens --from-file".split()
+    (
+        "-m",
+        "--model",
+        "-s",
+        "--system",
+        "-f",
+        "--file",
+        "-o",
+        "--option",
+        "--temp",
+        "--top-p",
+        "--top-k",
+        "--min-p",
+        "--seed",
+        "--stop",
+        "--max-tokens",
+        "--ctx",
+        "--dtype",
+        "--at",
+        "--output-format",
+        "--stdin-timeout",
+        "-n",
+        "-N",
+        "--name",
+        "--filter",
+        "--depth",
+        "--by",
+        "--tokens",
+        "--from-file",
+    )
 )
 # the commands that take an option whose value may be left out; elsewhere `-r` is a plain flag
 TALKING = frozenset(("chat", "ask"))
@@ -53,7 +81,7 @@ class Line:
 def wants_json(argv: list[str]) -> bool:
     """True if a failure must be a JSON document, known before anything else is."""
     words = argv[: argv.index("--")] if "--" in argv else argv
-    pairs = zip(words, words[1:], strict=False)
+    pairs = itertools.pairwise(words)
     return (
         "--json" in words
         or "--output-format=json" in words
@@ -113,7 +141,9 @@ def _command(words: list[str]) -> Line:
         return Line(str(first), words[1:])
     printing = [w for w in words[: _text_at(words)] if w in ("-p", "--print")]
     if printing:
-        return Line("ask", [w for i, w in enumerate(words) if w not in printing or _is_text(words, i)])
+        return Line(
+            "ask", [w for i, w in enumerate(words) if w not in printing or _is_text(words, i)]
+        )
     _refuse_mistyped(words)
     if any(word in HELP for word in words[: _text_at(words)]):
         return Line("chat", ["--help"])
@@ -137,7 +167,7 @@ def _refuse_mistyped(words: list[str]) -> None:
     if any(c.isspace() for c in word) or not word:
         return
     near = nearest(word, (*BY_NAME, *ALIASES))
-    if len(texts) > 1 and (near is None or len(texts) > 3):  # noqa: PLR2004 - a sentence
+    if len(texts) > 1 and (near is None or len(texts) > 3):
         return
     hint = f"did you mean `radchat {near}`? " if near else "see `radchat --help`. "
     said = " ".join(texts)
@@ -147,7 +177,7 @@ def _refuse_mistyped(words: list[str]) -> None:
 
 
 def _positional(words: list[str]) -> list[str]:
-    texts = []
+    texts: list[str] = []
     i = 0
     while i < len(words):
         word = words[i]
@@ -172,7 +202,7 @@ def _has_value(words: list[str], i: int) -> bool:
 
 
 def _fill_optional(command: str, words: list[str]) -> list[str]:
-    """Give each option with an optional value one with ``=``; an empty one where it was left out."""
+    """Give each option with an optional value one with ``=``; empty where it was left out."""
     out: list[str] = []
     i = 0
     while i < len(words):

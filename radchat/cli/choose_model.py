@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import sys
 
+from radchat.chat.footer import size
 from radchat.cli.common import Cli, is_terminal
 from radchat.errors import NotFound
-
-FALLBACK = "smollm2-135m"
 
 
 def choose(cli: Cli, asked: str | None, *, is_new: bool, yes: bool = False) -> str | None:
@@ -19,12 +18,12 @@ def choose(cli: Cli, asked: str | None, *, is_new: bool, yes: bool = False) -> s
 
     Raises NotFound (66), with the command to type, when there is none and nobody to ask.
     """
-    from radchat.models import registry
-
     asked = asked or cli.config.model
     if asked or not is_new:
         return asked
-    if cli.daemon:  # its models are its own business
+    from radchat.models import registry
+
+    if cli.daemon:  # what it can load is its own business
         return registry.get_default(cli.places)
     if not registry.list_models(cli.places):
         return first_model(cli, yes=yes)
@@ -32,20 +31,43 @@ def choose(cli: Cli, asked: str | None, *, is_new: bool, yes: bool = False) -> s
 
 
 def first_model(cli: Cli, *, yes: bool) -> str:
-    """Offer what fits this machine; fetch it on a yes."""
-    from radchat.models import fit, pull
+    """Say what fits this machine's memory, and fetch the best of it on a yes."""
+    from radchat.models import fit
 
-    offer = fit.offer(cli.places)
-    command = f"radchat models pull {offer.name}"
+    memory = fit.available_memory()
+    best = fit.recommended(memory)
+    command = f"radchat models pull {best.source}"
     if not yes:
-        if not (is_terminal(sys.stdin) and is_terminal(sys.stderr)) or cli.json:
-            raise NotFound(f"no model is here yet; to fetch one that fits: {command}")
-        for line in offer.lines:
-            cli.note(line)
-        sys.stderr.write(f"fetch {offer.name} now? [Y/n] ")
+        if cli.json or not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
+            raise NotFound(
+                f"no model is here yet; {best.source} ({size(best.fetch_bytes)}) fits: {command}, "
+                "or add -y"
+            )
+        _say_what_fits(cli, memory, best)
+        sys.stderr.write(f"fetch {best.source} now, {size(best.fetch_bytes)}? [Y/n] ")
         sys.stderr.flush()
         if sys.stdin.readline().strip().lower() not in ("", "y", "yes"):
             raise NotFound(f"no model is here yet; to fetch one: {command}")
-    entry = pull.pull(cli.places, offer.name, on_progress=cli.status)
-    cli.status("")
-    return str(entry.name)
+    from radchat.models.child import Step
+    from radchat.models.pull import pull
+
+    def show(step: Step) -> None:
+        share = f" {100 * step.done / step.total:.0f}%" if step.total else ""
+        cli.status(f"{step.text}{share}")
+
+    try:
+        return pull(cli.places, best.source, progress=show).name
+    finally:
+        cli.status("")
+
+
+def _say_what_fits(cli: Cli, memory: int, best: object) -> None:
+    from radchat.models import fit
+
+    cli.note(f"no model is here yet. {size(memory)} of memory is free; these fit:")
+    for one in fit.offers(memory):
+        mark = "*" if one == best else " "
+        cli.note(
+            f" {mark} {one.source:<28} {size(one.fetch_bytes):>10} to fetch, "
+            f"{size(one.memory_bytes)} in memory; {one.about}"
+        )

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from radchat.chat.text import clean, one_line
+from radchat.chat.width import table as table  # noqa: PLC0414 - for the commands
 from radchat.errors import InvalidInput, UsageError
 
 if TYPE_CHECKING:
@@ -181,7 +182,7 @@ class Cli:
         return columns(sys.stdout) if is_terminal(sys.stdout) else None
 
     def confirm(self, question: str, *, yes: bool) -> None:
-        """Ask before something is lost; without a terminal to ask on, ``-y`` must have been given."""
+        """Ask before something is lost; without a terminal, ``-y`` must have been given."""
         if yes:
             return
         if not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
@@ -201,22 +202,6 @@ def columns(stream: TextIO) -> int:
         return os.get_terminal_size(stream.fileno()).columns or 80
     except (OSError, ValueError):
         return 80
-
-
-def table(rows: list[list[str]], head: list[str], right: frozenset[int] = frozenset()) -> list[str]:
-    """Rows in columns, two spaces apart; ``right`` names the columns of numbers."""
-    from radchat.chat.width import width
-
-    every = [head, *rows]
-    widths = [max(width(row[i]) for row in every) for i in range(len(head))]
-    lines = []
-    for row in every:
-        cells = []
-        for i, (cell, room) in enumerate(zip(row, widths, strict=True)):
-            space = " " * (room - width(cell))
-            cells.append(space + cell if i in right else cell + space)
-        lines.append("  ".join(cells).rstrip())
-    return lines
 
 
 def of(ctx: typer.Context) -> Cli:

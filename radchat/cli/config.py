@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from radchat.chat.options import nearest
+from radchat.chat.width import table
 from radchat.cli import common
 from radchat.config import SETTINGS, Setting, Size
 from radchat.errors import ConfigInvalid, UsageError
@@ -34,7 +35,7 @@ def list_(ctx: typer.Context) -> None:
         cli.data({n: {"value": v, "source": cli.config.sources[n]} for n, v in values.items()})
         return
     rows = [[n, "-" if v is None else str(v), cli.config.sources[n]] for n, v in values.items()]
-    for line in common.table(rows, ["setting", "value", "from"]):
+    for line in table(rows, ["setting", "value", "from"]):
         cli.out(line)
 
 

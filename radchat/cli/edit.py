@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from radchat.chat.files import decode
 from radchat.chat.text import one_line, typed
 from radchat.cli import common, stdin
 from radchat.cli.choose_model import choose
@@ -124,6 +125,6 @@ def in_editor(text: str, editor: str) -> str:
             raise InvalidInput(f"cannot start the editor {editor!r}: {error.strerror}") from error
         if code:
             raise InvalidInput(f"{editor} ended with {code}: no turn was made")
-        return typed(stdin.decode(path.read_bytes(), "the edited text")).rstrip("\n")
+        return typed(decode(path.read_bytes(), "the edited text")).rstrip("\n")
     finally:
         path.unlink(missing_ok=True)

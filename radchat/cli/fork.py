@@ -6,19 +6,17 @@ from typing import Annotated, Any
 
 import typer
 
-from radchat.chat.footer import age, count
 from radchat.chat.text import join_surrogates, one_line
-from radchat.chat.width import cut
+from radchat.chat.transcript import branches_listing
 from radchat.cli import common
 from radchat.cli.choose_model import choose
-from radchat.cli.common import table
 from radchat.cli.generation import Generation, generation_flags
 from radchat.cli.talk import talk
 from radchat.errors import UsageError
 
 
 def ref_and_prompt(words: list[str]) -> tuple[str | None, str]:
-    """`[REF] [PROMPT...]`: an argument with a space in it is the prompt, and so is all after REF."""
+    """`[REF] [PROMPT...]`: an argument with a space in it is the prompt; so is all after REF."""
     if not words:
         return None, ""
     if any(c.isspace() for c in words[0]):
@@ -48,7 +46,9 @@ def fork(
         args["new_session"] = new_session or True
     result = cli.call("fork", **args)
     if prompt:
-        _ask(cli, {"kind": "turn", "text": prompt, "session": result["session"], "n": 1}, generation)
+        _ask(
+            cli, {"kind": "turn", "text": prompt, "session": result["session"], "n": 1}, generation
+        )
         return
     if cli.json:
         cli.data(result)
@@ -115,26 +115,7 @@ def branch(
     else:
         result = cli.call("branch.list")
         if not cli.json:
-            for line in listing(result["branches"], cli.columns):
+            for line in branches_listing(result["branches"], cli.columns):
                 cli.out(line)
     if cli.json:
         cli.data(result)
-
-
-def listing(branches: list[dict[str, Any]], columns: int | None) -> list[str]:
-    """One line a branch; the current one is starred."""
-    if not branches:
-        return ["no branches yet"]
-    rows = [
-        [
-            "*" if b.get("current") else " ",
-            one_line(str(b["name"])),
-            str(b.get("message") or "-")[:4],
-            "-" if b.get("tokens") is None else count(b["tokens"]),
-            age(b.get("updated_s")),
-            cut(one_line(str(b.get("text") or "")), 50),
-        ]
-        for b in branches
-    ]
-    lines = table(rows, ["", "branch", "at", "tokens", "used", "text"], frozenset((3,)))
-    return lines if columns is None else [cut(line, columns) for line in lines]

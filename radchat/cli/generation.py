@@ -13,10 +13,11 @@ from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
+from radchat.chat.files import load
 from radchat.chat.options import parse_option
-from radchat.cli.stdin import load
 from radchat.config import parse_dtype
 from radchat.errors import UsageError
+
 
 @dataclass(frozen=True, slots=True)
 class Generation:
@@ -42,7 +43,9 @@ class Generation:
     stop: Annotated[
         list[str] | None, typer.Option("--stop", metavar="TEXT", help="end before it (repeat)")
     ] = None
-    ctx: Annotated[int | None, typer.Option("--ctx", metavar="N", help="context, in tokens")] = None
+    context: Annotated[
+        int | None, typer.Option("--ctx", metavar="N", help="context, in tokens")
+    ] = None
     dtype: Annotated[str | None, typer.Option("--dtype", metavar="auto|fp32|bf16")] = None
     exact: Annotated[bool, typer.Option("--exact", help="fp32, same answer whatever is cached")] = (
         False
@@ -84,7 +87,7 @@ class Generation:
             "min_p": self.min_p,
             "seed": self.seed,
             "max_tokens": self.max_tokens,
-            "num_ctx": self.ctx,
+            "num_ctx": self.context,
         }
         options |= {key: value for key, value in given.items() if value is not None}
         if self.stop:

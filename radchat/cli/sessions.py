@@ -11,6 +11,7 @@ from radchat.chat.footer import count
 from radchat.chat.sessions_view import listing
 from radchat.chat.text import one_line
 from radchat.cli import common
+from radchat.errors import UsageError
 
 sessions_app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -66,8 +67,8 @@ def rename(
 ) -> None:
     """Give the current session, or SESSION, another name."""
     cli = common.of(ctx)
-    if len(names) > 2:  # noqa: PLR2004 - SESSION NAME
-        raise common.UsageError("want [SESSION] NAME: quote a name with spaces")
+    if len(names) > 2:
+        raise UsageError("want [SESSION] NAME: quote a name with spaces")
     result = _ask(cli, "sessions.rename", names[0] if len(names) > 1 else None, name=names[-1])
     if cli.json:
         cli.data(result)

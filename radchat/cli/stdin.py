@@ -6,19 +6,17 @@ A command never answers without the input it was given, and never waits for a te
 
 from __future__ import annotations
 
-import codecs
 import os
 import select
 import stat
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
+from radchat.chat.files import MAX_BYTES, decode
 from radchat.chat.text import join_surrogates
 from radchat.errors import InvalidInput, UsageError
 
 NOTE_AFTER_S = 2.0
 TIMEOUT_S = 30.0
-MAX_BYTES = 32 * 1024 * 1024
 FORCE = "-"
 
 
@@ -86,24 +84,3 @@ def _await(descriptor: int, note: Callable[[str], None], timeout_s: float) -> No
         f"stdin is open but silent for {timeout_s:g} s: close it, or say --no-stdin "
         "(--stdin-timeout S waits longer)"
     )
-
-
-def decode(data: bytes, name: str) -> str:
-    """UTF-8, with or without a mark; anything else is refused by name, not guessed at."""
-    try:
-        return data.removeprefix(codecs.BOM_UTF8).decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise InvalidInput(
-            f"{name} is not UTF-8 text (byte 0x{data[error.start]:02x} at {error.start:,})"
-        ) from error
-
-
-def load(path: str) -> dict[str, str]:
-    """A file to send along: its name and its text."""
-    try:
-        data = Path(path).expanduser().read_bytes()
-    except OSError as error:
-        raise InvalidInput(f"cannot read {path}: {error.strerror or error}") from error
-    if len(data) > MAX_BYTES:
-        raise InvalidInput(f"{path} is longer than {MAX_BYTES // 2**20} MiB")
-    return {"name": Path(path).name, "text": decode(data, path)}

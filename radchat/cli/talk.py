@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import closing
-from typing import Any, cast
+from typing import Any
 
 from radchat.chat.view import Answer, View
 from radchat.cli.common import Cli, is_terminal
-from radchat.errors import RadchatError, UsageError, from_json
-from radchat.protocol import Event
+from radchat.errors import RadchatError, UsageError
 
 FORMATS = ("text", "json", "stream-json")
 LINE_TYPES = {
@@ -23,7 +20,6 @@ LINE_TYPES = {
     "delta": "text_delta",
     "reasoning": "reasoning_delta",
     "notice": "warning",
-    "error": "error",
 }
 
 
@@ -58,7 +54,7 @@ def talk(
     )
     cli.status("connecting")
     try:
-        with closing(_events(cli, payload)) as events:
+        with cli.client.stream("generate", **payload) as events:
             answer = view.follow(events)
     except (KeyboardInterrupt, RadchatError):
         view.finish()
@@ -68,18 +64,12 @@ def talk(
     return answer
 
 
-def _events(cli: Cli, payload: dict[str, Any]) -> Iterator[Event]:
-    return cast("Iterator[Event]", cli.client.stream("generate", **payload))
-
-
 def _lines(cli: Cli, payload: dict[str, Any]) -> Answer:
     """`stream-json`: an object a line, the last of which is always `result`, also on failure."""
     answer = Answer()
     try:
-        with closing(_events(cli, payload)) as events:
+        with cli.client.stream("generate", **payload) as events:
             for event in events:
-                if event.name == "error":
-                    raise from_json(event.data.get("error") or event.data)
                 if event.name == "done":
                     answer.done = event.data
                 elif event.name == "message":

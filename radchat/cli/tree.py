@@ -9,6 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from radchat.chat.text import clean
+from radchat.chat.transcript import transcript
+from radchat.chat.tree_view import render
 from radchat.cli import common
 from radchat.errors import InvalidInput, UsageError
 
@@ -38,14 +40,8 @@ def tree(
     if cli.json:
         cli.data(result)
         return
-    for line in picture(cli, result, cache=cache, ids=ids):
+    for line in render(result, columns=cli.columns, cache=cache, ids=ids, paint=cli.paint):
         cli.out(line)
-
-
-def picture(cli: common.Cli, result: dict[str, Any], *, cache: bool, ids: bool) -> list[str]:
-    from radchat.chat.tree_view import render
-
-    return render(result, columns=cli.columns, cache=cache, ids=ids, paint=cli.paint)
 
 
 def log(
@@ -73,9 +69,9 @@ def log(
     elif cli.json:
         cli.data(result)
     else:
-        for line in transcript(messages, markdown=not common.is_terminal(sys.stdout)):
-            head = line.startswith("\x00")
-            cli.out(cli.paint(line[1:], "bold") if head else line)
+        markdown = not common.is_terminal(sys.stdout)
+        for line in transcript(messages, markdown=markdown, paint=cli.paint):
+            cli.out(line)
 
 
 def last_answer(messages: list[dict[str, Any]]) -> str:
@@ -90,26 +86,3 @@ def first_block(text: str) -> str:
     if found is None:
         raise InvalidInput("the last answer has no code block")
     return found[2]
-
-
-def transcript(messages: list[dict[str, Any]], *, markdown: bool) -> list[str]:
-    """Lines; a heading begins with NUL, which no cleaned text holds, for the caller to style."""
-    from radchat.chat.tree_view import short_ids
-
-    names = short_ids(str(m["id"]) for m in messages)
-    lines: list[str] = []
-    for message in messages:
-        who = clean(str(message["role"]))
-        if lines:
-            lines.append("")
-        if markdown:
-            lines += [f"\x00## {who}", ""]
-        else:
-            turn = f"  #{message['turn']}" if message.get("turn") and who == "user" else ""
-            names_here = "".join(f"  {clean(str(b))}" for b in message.get("branches") or ())
-            lines.append(f"\x00{who} {names[str(message['id'])]}{turn}{names_here}")
-        text = clean(str(message.get("text") or "")).strip("\n")
-        lines += text.split("\n")
-        if message.get("finish_reason") in ("abort", "length", "error"):
-            lines.append(f"({message['finish_reason']}: the answer was cut off)")
-    return lines

@@ -1,0 +1,262 @@
+"""What each slash command does. Each takes the chat and the words after its name."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from radchat.chat import cache_view, commands
+from radchat.chat.files import load
+from radchat.chat.footer import count, place, size
+from radchat.chat.options import parse_option
+from radchat.chat.sessions_view import listing
+from radchat.chat.text import clean, one_line
+from radchat.chat.transcript import branches_listing, transcript
+from radchat.chat.tree_view import render
+from radchat.chat.view import progress
+from radchat.errors import InvalidInput, UsageError
+
+if TYPE_CHECKING:
+    from radchat.chat.repl import Chat
+
+Action = Callable[["Chat", str], None]
+THINK_LEVELS = ("off", "on", "low", "medium", "high")
+
+
+def where(result: dict[str, Any]) -> str:
+    """`session · branch@id`"""
+    name = one_line(str(result.get("name") or result.get("session") or ""))
+    return f"{name} · {place(result.get('branch'), result.get('short') or result.get('head'))}"
+
+
+def shell(command: str) -> None:
+    """`!command`: the user's own, with the user's shell and terminal."""
+    sys.stdout.flush()
+    code = subprocess.run(command, shell=True, check=False).returncode  # noqa: S602 - asked for
+    if code:
+        print(f"(ended with {code})", file=sys.stderr)
+
+
+def _help(chat: Chat, rest: str) -> None:  # noqa: ARG001
+    for line in commands.help_lines():
+        chat.host.out(line)
+
+
+def _bye(chat: Chat, rest: str) -> None:  # noqa: ARG001
+    chat.is_over = True
+
+
+def _new(chat: Chat, rest: str) -> None:
+    client = chat.ready()
+    place_ = chat.host.here()["where"]
+    opened = client.call("sessions.open", where=place_, session=None, new=True, name=rest or None)
+    chat.enter(opened)
+    chat.host.note(f"new session {one_line(str(opened.get('name') or opened['id']))}")
+
+
+def _model(chat: Chat, rest: str) -> None:
+    client = chat.ready()
+    if not rest:
+        model = chat.arguments.get("model") or chat.session.get("model") or "not chosen yet"
+        chat.host.out(one_line(str(model)))
+        return
+    dtype = {k: chat.arguments[k] for k in ("dtype", "exact") if chat.arguments.get(k)}
+    with client.stream("models.load", model=rest, **dtype) as events:
+        for event in events:
+            if event.name == "progress":
+                chat.host.status(progress(event.data))
+            elif event.name == "notice":
+                chat.host.note(str(event.data.get("text", "")))
+            elif event.name == "done":
+                chat.arguments["model"] = event.data.get("model") or rest
+    chat.host.note(f"model {one_line(str(chat.arguments['model']))}")
+
+
+def _system(chat: Chat, rest: str) -> None:
+    if rest:
+        chat.arguments["system"] = rest
+        chat.host.note("the system prompt changes with the next message")
+        return
+    said = chat.arguments.get("system")
+    if said is None:
+        said = next(
+            (m["text"] for m in chat.call("log")["messages"] if m["role"] == "system"), None
+        )
+    chat.host.out("no system prompt" if said is None else clean(str(said)))
+
+
+def _set(chat: Chat, rest: str) -> None:
+    options = chat.arguments.setdefault("options", {})
+    words = rest.removeprefix("parameter ").strip()  # as ollama has it
+    if not words:
+        for key, value in options.items():
+            chat.host.out(f"{key} = {one_line(str(value))}")
+        if not options:
+            chat.host.out("nothing set: the model's own settings are in force")
+        return
+    key, value = parse_option(words if "=" in words else words.replace(" ", "=", 1))
+    options[key] = [value] if key == "stop" else value
+    chat.host.note(f"{key} = {one_line(str(value))}")
+
+
+def _show(chat: Chat, rest: str) -> None:  # noqa: ARG001
+    chat.ready()
+    session, head = chat.session, chat.head or {}
+    lines = {
+        "session": session.get("name") or session.get("id"),
+        "at": place(head.get("branch"), head.get("message")),
+        "model": chat.arguments.get("model") or session.get("model"),
+        "system": chat.arguments.get("system"),
+        "think": chat.arguments.get("think"),
+        **(chat.arguments.get("options") or {}),
+    }
+    for key, value in lines.items():
+        if value is not None:
+            chat.host.out(f"{key:<12}{one_line(str(value))}")
+
+
+def _file(chat: Chat, rest: str) -> None:
+    if not rest:
+        raise UsageError("/file wants a path")
+    file = load(rest)
+    chat.files.append(file)
+    letters = len(file["text"])
+    chat.host.note(f"{one_line(file['name'])}, {count(letters)} characters: with the next message")
+
+
+def _retry(chat: Chat, rest: str) -> None:
+    if rest and not (rest.isdigit() and int(rest) > 0):
+        raise UsageError("/retry [K]: how many answers")
+    chat.generate(kind="retry", n=int(rest or 1))
+
+
+def _edit(chat: Chat, rest: str) -> None:
+    log = chat.call("log", ref=commands.ref(rest)) if rest else chat.call("log")
+    turns = [m for m in log["messages"] if m["role"] == "user"]
+    if not turns:
+        raise InvalidInput("no turn of yours to edit here")
+    chat.default = str(turns[-1]["text"])
+    chat.editing = str(turns[-1]["id"])
+    chat.host.note("change it and press Enter; Ctrl+C leaves it as it is")
+
+
+def _continue(chat: Chat, rest: str) -> None:  # noqa: ARG001
+    chat.generate(kind="continue")
+
+
+def _undo(chat: Chat, rest: str) -> None:
+    if rest and not (rest.isdigit() and int(rest) > 0):
+        raise UsageError("/undo [N]: how many turns")
+    chat.moved(chat.call("undo", n=int(rest or 1)))
+
+
+def _redo(chat: Chat, rest: str) -> None:  # noqa: ARG001
+    chat.moved(chat.call("redo"))
+
+
+def _fork(chat: Chat, rest: str) -> None:
+    ref, _, name = rest.partition(" ")
+    chat.moved(chat.call("fork", ref=commands.ref(ref) if ref else None, name=name.strip() or None))
+
+
+def _branches(chat: Chat, rest: str) -> None:  # noqa: ARG001
+    for line in branches_listing(chat.call("branch.list")["branches"], chat.host.columns):
+        chat.host.out(line)
+
+
+def _switch(chat: Chat, rest: str) -> None:
+    if not rest:
+        raise UsageError("/switch wants a REF, or - for the branch before")
+    chat.moved(chat.call("switch", ref=commands.ref(rest)))
+
+
+def _tree(chat: Chat, rest: str) -> None:
+    cache = rest.lstrip("-") in ("cache", "show-cache", "lru")
+    result = chat.call("tree", show_cache=cache, lru=cache)
+    for line in render(result, columns=chat.host.columns, cache=cache, paint=chat.host.paint):
+        chat.host.out(line)
+
+
+def _log(chat: Chat, rest: str) -> None:  # noqa: ARG001
+    for line in transcript(chat.call("log")["messages"], markdown=False, paint=chat.host.paint):
+        chat.host.out(line)
+
+
+def _think(chat: Chat, rest: str) -> None:
+    level = rest or ("off" if chat.arguments.get("think", "off") != "off" else "on")
+    if level not in THINK_LEVELS:
+        raise UsageError(f"/think {level}: want {', '.join(THINK_LEVELS)}")
+    chat.arguments["think"] = level
+    chat.host.note(f"think {level}")
+
+
+def _cache(chat: Chat, rest: str) -> None:  # noqa: ARG001
+    for line in cache_view.stats(chat.call("cache.stats"), chat.host.columns):
+        chat.host.out(line)
+
+
+def _context(chat: Chat, rest: str) -> None:  # noqa: ARG001
+    log = chat.call("log")
+    used = sum(m.get("tokens") or 0 for m in log["messages"])
+    limit = log.get("context")
+    chat.host.out(f"{count(used)} tokens" + (f" of {count(limit)}" if limit else ""))
+
+
+def _sessions(chat: Chat, rest: str) -> None:
+    if rest:
+        client = chat.ready()
+        place_ = chat.host.here()["where"]
+        opened = client.call("sessions.open", where=place_, session=rest, new=False)
+        chat.enter(opened)
+        chat.host.note(where(opened))
+        return
+    for line in listing(chat.call("sessions.list")["sessions"], chat.host.columns):
+        chat.host.out(line)
+
+
+def _rename(chat: Chat, rest: str) -> None:
+    if not rest:
+        raise UsageError("/rename wants a name")
+    result = chat.call("sessions.rename", name=rest)
+    chat.session["name"] = result.get("name") or rest
+    chat.host.note(f"renamed to {one_line(str(chat.session['name']))}")
+
+
+def _status(chat: Chat, rest: str) -> None:  # noqa: ARG001
+    status = chat.call("status")
+    for key in ("state", "pid", "model", "device", "executor", "running", "waiting"):
+        if status.get(key) is not None:
+            chat.host.out(f"{key:<10}{one_line(str(status[key]))}")
+    kv = status.get("kv") or {}
+    if kv.get("bytes") is not None:
+        chat.host.out(f"{'kv':<10}{size(kv['bytes'])}")
+
+
+ACTIONS: dict[str, Action] = {
+    "help": _help,
+    "bye": _bye,
+    "new": _new,
+    "model": _model,
+    "system": _system,
+    "set": _set,
+    "show": _show,
+    "file": _file,
+    "retry": _retry,
+    "edit": _edit,
+    "continue": _continue,
+    "undo": _undo,
+    "redo": _redo,
+    "fork": _fork,
+    "branches": _branches,
+    "switch": _switch,
+    "tree": _tree,
+    "log": _log,
+    "think": _think,
+    "cache": _cache,
+    "context": _context,
+    "sessions": _sessions,
+    "rename": _rename,
+    "status": _status,
+}

@@ -1,0 +1,88 @@
+"""The words a chat understands after a slash: one line each, parsed, not run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from radchat.chat.options import nearest
+from radchat.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Slash:
+    name: str
+    args: str
+    help: str
+    aliases: tuple[str, ...] = ()
+
+
+SLASHES = (
+    Slash("help", "", "this list", ("?",)),
+    Slash("bye", "", "leave (also Ctrl+D)", ("exit", "quit")),
+    Slash("new", "[NAME]", "a new session"),
+    Slash("model", "[NAME]", "show or change the model"),
+    Slash("system", "[TEXT]", "show or set the system prompt"),
+    Slash("set", "[KEY VALUE]", "a setting: temperature, top_p, seed, max_tokens, ..."),
+    Slash("show", "", "session, model and settings in force"),
+    Slash("file", "PATH", "send a file with the next message (also @PATH in it)"),
+    Slash("retry", "[K]", "another answer; K of them"),
+    Slash("edit", "[REF]", "say an earlier turn differently"),
+    Slash("continue", "", "go on with a cut-off answer"),
+    Slash("undo", "[N]", "go back N turns", ("rewind",)),
+    Slash("redo", "", "take back an undo"),
+    Slash("fork", "[REF] [NAME]", "a new branch, and go there", ("branch",)),
+    Slash("branches", "", "list the branches"),
+    Slash("switch", "REF | -", "go to a branch or message", ("checkout",)),
+    Slash("tree", "[cache]", "the session as a tree; cache: where KV is"),
+    Slash("log", "", "the conversation up to here"),
+    Slash("think", "[off|low|medium|high]", "the model's own reasoning"),
+    Slash("cache", "", "what is kept of what was computed"),
+    Slash("context", "", "how full the context is"),
+    Slash("sessions", "", "list the sessions", ("resume",)),
+    Slash("rename", "NAME", "name this session"),
+    Slash("status", "", "the daemon: state, model, memory"),
+)
+BY_WORD = {word: slash for slash in SLASHES for word in (slash.name, *slash.aliases)}
+
+KEYS = (
+    ("Ctrl+J, Alt+Enter", "newline (Shift+Enter where the terminal tells it)"),
+    ('"""', "begin and end a text of several lines"),
+    ("!COMMAND", "run a shell command"),
+    ("Ctrl+C", "cancel the answer; what came is kept"),
+    ("Ctrl+G", "write in your editor"),
+    ("Ctrl+R", "search the history"),
+    ("Ctrl+D", "leave"),
+)
+
+
+def is_command(text: str) -> bool:
+    """A slash and a word; not a path like /usr/bin, not a lone slash."""
+    word = text.split(maxsplit=1)[0] if text.strip() else ""
+    return text.startswith("/") and len(word) > 1 and "/" not in word[1:] and "\n" not in text
+
+
+def parse(text: str) -> tuple[str, str]:
+    """`/fork 4 price` -> ("fork", "4 price"); UsageError names the nearest for an unknown one."""
+    word, _, rest = text[1:].strip().partition(" ")
+    slash = BY_WORD.get(word.lower())
+    if slash is None:
+        near = nearest(word, tuple(BY_WORD))
+        hint = f"did you mean /{near}?" if near else "/help lists them"
+        raise UsageError(f"unknown command /{word}: {hint}")
+    return slash.name, rest.strip()
+
+
+def ref(text: str) -> str:
+    """A REF as written in a chat: `#4` is turn 4, `~2` two turns back."""
+    if text.startswith("#") and text[1:].isdigit():
+        return text[1:]
+    return f"HEAD{text}" if text.startswith("~") else text
+
+
+def help_lines() -> list[str]:
+    names = [(" ".join([f"/{s.name}", s.args]).strip(), s.help, s.aliases) for s in SLASHES]
+    lines = [
+        f"{name:<30}{text}" + (f" (also {', '.join('/' + a for a in also)})" if also else "")
+        for name, text, also in names
+    ]
+    return [*lines, "", *(f"{key:<30}{text}" for key, text in KEYS)]

@@ -1,0 +1,31 @@
+"""Files and piped bytes as text to send along."""
+
+from __future__ import annotations
+
+import codecs
+from pathlib import Path
+
+from radchat.errors import InvalidInput
+
+MAX_BYTES = 32 * 1024 * 1024
+
+
+def decode(data: bytes, name: str) -> str:
+    """UTF-8, with or without a mark; anything else is refused by name, not guessed at."""
+    try:
+        return data.removeprefix(codecs.BOM_UTF8).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidInput(
+            f"{name} is not UTF-8 text (byte 0x{data[error.start]:02x} at {error.start:,})"
+        ) from error
+
+
+def load(path: str) -> dict[str, str]:
+    """A file to send along: its name and its text."""
+    try:
+        data = Path(path).expanduser().read_bytes()
+    except OSError as error:
+        raise InvalidInput(f"cannot read {path}: {error.strerror or error}") from error
+    if len(data) > MAX_BYTES:
+        raise InvalidInput(f"{path} is longer than {MAX_BYTES // 2**20} MiB")
+    return {"name": Path(path).name, "text": decode(data, path)}

@@ -1,0 +1,83 @@
+"""A chat opens at once: the daemon is found, the session opened and the model loaded meanwhile."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from radchat.chat.view import progress
+from radchat.client import Client
+from radchat.errors import RadchatError
+
+
+class Opening:
+    """A thread that opens the session and then loads its model.
+
+    ``text`` says what it is at ("" when it is done); ``on_change`` is told whenever that changes,
+    ``on_open`` gets the session as soon as it is known. Both are called from the thread.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], Client],
+        *,
+        session: dict[str, Any],
+        model: dict[str, Any],
+        on_open: Callable[[dict[str, Any]], None],
+        on_change: Callable[[], None],
+        say: Callable[[str], None],
+    ) -> None:
+        self.text = "connecting"
+        self.error: RadchatError | None = None
+        self.client: Client | None = None
+        self._connect = connect
+        self._session = session
+        self._model = model
+        self._on_open = on_open
+        self._on_change = on_change
+        self._say = say
+        self._is_open = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="opening", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Until the session is open, or has failed to: then the error is raised."""
+        done = self._is_open.wait(timeout)
+        if done and self.client is None and self.error is not None:
+            raise self.error
+        return done
+
+    def show(self, text: str) -> None:
+        self.text = text
+        self._on_change()
+
+    def _run(self) -> None:
+        try:
+            client = self._connect()
+            opened = client.call("sessions.open", **self._session)
+            self.client = client
+            self._on_open(opened)
+            self._is_open.set()
+            self._load(client, opened)
+        except RadchatError as error:
+            self.error = error
+            if self._is_open.is_set():  # the chat is up: it is told, and goes on
+                self._say(f"error: {error.message}")
+        finally:
+            self._is_open.set()
+            self.show("")
+
+    def _load(self, client: Client, opened: dict[str, Any]) -> None:
+        model = {**self._model}
+        model["model"] = model.get("model") or opened.get("model")
+        if not model["model"]:
+            return
+        with client.stream("models.load", **model) as events:
+            for event in events:
+                if event.name == "progress":
+                    self.show(progress(event.data))
+                elif event.name == "notice":
+                    self._say(str(event.data.get("text", "")))

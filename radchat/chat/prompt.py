@@ -1,0 +1,181 @@
+"""The prompt: keys, paste, history. Gives back one message; knows nothing of sessions.
+
+Enter sends; Ctrl+J, Alt+Enter and Shift+Enter are newlines; a text that opens with three quotes
+goes on until it closes with them. A long paste is shown as a placeholder and sent whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from prompt_toolkit.application import run_in_terminal
+from prompt_toolkit.application.current import set_app
+from prompt_toolkit.filters import Condition
+from prompt_toolkit.history import FileHistory, History, InMemoryHistory
+from prompt_toolkit.input import Input
+from prompt_toolkit.input.ansi_escape_sequences import ANSI_SEQUENCES
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.keys import Keys
+from prompt_toolkit.output import ColorDepth, Output
+from prompt_toolkit.shortcuts import PromptSession
+
+from radchat.chat.text import join_surrogates, typed
+from radchat.paths import private_file
+
+QUOTES = '"""'
+PASTE_LINES, PASTE_CHARS = 8, 1000
+SHIFT_ENTER = ("\x1b[13;2u", "\x1b[27;2;13~")
+_PLACEHOLDER = re.compile(r"\[pasted #(\d+): [^\]]*\]")
+
+for _sequence in SHIFT_ENTER:
+    ANSI_SEQUENCES[_sequence] = Keys.ControlJ
+
+
+class Prompt:
+    def __init__(
+        self,
+        *,
+        history: Path | None,
+        toolbar: Callable[[], str] | None = None,
+        colors: bool = True,
+        input: Input | None = None,  # noqa: A002 - prompt_toolkit's word for it
+        output: Output | None = None,
+    ) -> None:
+        """``history`` None keeps none on disk; ``toolbar`` gives a line below the prompt, or ""."""
+        self._pastes: list[str] = []
+        self._toolbar = toolbar
+        self.had_text = False  # when Ctrl+C ended the last read
+        self._session: PromptSession[str] = PromptSession(
+            history=_history(history),
+            multiline=True,
+            key_bindings=self._keys(),
+            enable_suspend=True,
+            prompt_continuation="",
+            reserve_space_for_menu=0,
+            color_depth=None if colors else ColorDepth.DEPTH_1_BIT,
+            input=input,
+            output=output,
+        )
+
+    def read(self, mark: str, default: str = "") -> str:
+        """One message, as typed. Raises EOFError (Ctrl+D), KeyboardInterrupt (Ctrl+C)."""
+        self.had_text = False
+        self.refresh()
+        text = self._session.prompt(mark, default=default)
+        return unquoted(typed(self._expand(text)))
+
+    def refresh(self) -> None:
+        """Show the toolbar's new text, or none; from any thread."""
+        text = self._toolbar() if self._toolbar else ""
+        self._session.bottom_toolbar = text or None
+        if self._session.app.is_running:
+            self._session.app.invalidate()
+
+    def say(self, write: Callable[[], None]) -> None:
+        """Write a line above the prompt, if it is up; from any thread."""
+        app = self._session.app
+        loop = app.loop
+        if not app.is_running or loop is None:
+            write()
+            return
+
+        def above() -> None:
+            with set_app(app):
+                run_in_terminal(write)
+
+        with contextlib.suppress(RuntimeError):  # the prompt has just ended
+            loop.call_soon_threadsafe(above)
+
+    # --- pastes ---
+
+    def _paste(self, event: KeyPressEvent) -> None:
+        text = typed(event.data)
+        if text.count("\n") + 1 >= PASTE_LINES or len(text) >= PASTE_CHARS:
+            text = self._keep(text)
+        event.current_buffer.insert_text(text)
+
+    def _keep(self, text: str) -> str:
+        self._pastes.append(text)
+        lines = text.rstrip("\n").count("\n") + 1
+        size = f"{lines:,} lines" if lines > 1 else f"{len(text):,} characters"
+        return f"[pasted #{len(self._pastes)}: {size}]"
+
+    def _expand(self, text: str) -> str:
+        def whole(match: re.Match[str]) -> str:
+            number = int(match[1])
+            return self._pastes[number - 1] if 0 < number <= len(self._pastes) else match[0]
+
+        return _PLACEHOLDER.sub(whole, text)
+
+    # --- keys ---
+
+    def _keys(self) -> KeyBindings:
+        keys = KeyBindings()
+
+        @keys.add("enter")
+        def _send(event: KeyPressEvent) -> None:
+            buffer = event.current_buffer
+            if is_open_block(buffer.text):
+                buffer.insert_text("\n")
+            else:
+                buffer.validate_and_handle()
+
+        @keys.add("c-j")
+        @keys.add("escape", "enter")
+        def _newline(event: KeyPressEvent) -> None:
+            event.current_buffer.insert_text("\n")
+
+        @keys.add("c-c")
+        def _interrupt(event: KeyPressEvent) -> None:
+            self.had_text = bool(event.current_buffer.text)
+            event.app.exit(exception=KeyboardInterrupt, style="class:aborting")
+
+        @keys.add("c-d", filter=self._is_empty())
+        def _leave(event: KeyPressEvent) -> None:
+            event.app.exit(exception=EOFError, style="class:exiting")
+
+        @keys.add("c-g")
+        def _editor(event: KeyPressEvent) -> None:
+            buffer = event.current_buffer
+            buffer.text = self._expand(buffer.text)
+            buffer.open_in_editor()
+
+        keys.add(Keys.BracketedPaste, eager=True)(self._paste)
+        return keys
+
+    def _is_empty(self) -> Condition:
+        return Condition(lambda: not self._session.default_buffer.text)
+
+
+class _CleanHistory(FileHistory):
+    """History that no half of a surrogate, and no vanished disk, can break."""
+
+    def store_string(self, string: str) -> None:
+        with contextlib.suppress(OSError):
+            super().store_string(join_surrogates(string))
+
+
+def _history(path: Path | None) -> History:
+    if path is None:
+        return InMemoryHistory()
+    try:
+        return _CleanHistory(private_file(path))
+    except OSError:  # a read-only home is no reason not to talk
+        return InMemoryHistory()
+
+
+def is_open_block(text: str) -> bool:
+    """True inside three quotes that have not closed yet."""
+    text = text.strip()
+    return text.startswith(QUOTES) and not (len(text) >= 2 * len(QUOTES) and text.endswith(QUOTES))
+
+
+def unquoted(text: str) -> str:
+    """The message without the three quotes around it."""
+    inner = text.strip()
+    if inner.startswith(QUOTES) and inner.endswith(QUOTES) and len(inner) >= 2 * len(QUOTES):
+        return inner[len(QUOTES) : -len(QUOTES)].strip("\n")
+    return text

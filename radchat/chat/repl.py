@@ -1,0 +1,242 @@
+"""The chat: a loop of prompt, turn and slash command over one session.
+
+The chat holds its own HEAD and sends it with every call, so that a ``switch`` from a shell never
+moves an open chat. What a slash command does is in actions.py.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from radchat.chat import actions, commands
+from radchat.chat.files import load
+from radchat.chat.host import Host
+from radchat.chat.opening import Opening
+from radchat.chat.prompt import Prompt
+from radchat.chat.sessions_view import last_line
+from radchat.chat.text import clean, one_line
+from radchat.chat.turn import run_turn
+from radchat.chat.view import View
+from radchat.client import Client
+from radchat.errors import RadchatError
+
+FIRST_LOOK_S = 0.08  # a daemon that is up has opened the session by then: its lines come first
+_AT_FILE = re.compile(r"(?:^|(?<=\s))@(\S+)")
+
+
+@dataclass
+class Start:
+    """How a chat begins: what the command line said."""
+
+    session: str | None = None
+    is_new: bool = True
+    name: str | None = None
+    at: str | None = None
+    prompt: str = ""
+    ephemeral: bool = False
+    arguments: dict[str, Any] = field(default_factory=dict)  # of every generate call
+
+
+class Chat:
+    def __init__(self, host: Host, start: Start, prompt: Prompt | None = None) -> None:
+        self.host = host
+        self.arguments = dict(start.arguments)
+        self.session: dict[str, Any] = {}  # the answer of sessions.open
+        self.head: dict[str, Any] | None = None  # ours: {"branch", "message"}
+        self.files: list[dict[str, str]] = []  # for the next message
+        self.default = ""  # text offered at the next prompt
+        self.editing: str | None = None  # the turn the next message replaces
+        self.is_over = False
+        self.has_talked = False
+        self._start = start
+        self._at = start.at
+        self.prompt = prompt or Prompt(
+            history=None if start.ephemeral else host.places.history,
+            toolbar=self._toolbar if not host.plain else None,
+            colors=host.paints(sys.stdout),
+        )
+        self.opening = self._open(start)
+
+    # --- opening ---
+
+    def _open(self, start: Start) -> Opening:
+        where = self.host.here()["where"]
+        keys = ("model", "dtype", "exact")
+        return Opening(
+            self.host.connect,
+            session={
+                "where": where,
+                "session": start.session,
+                "new": start.is_new,
+                "name": start.name,
+                "ephemeral": start.ephemeral,
+            },
+            model={k: self.arguments[k] for k in keys if self.arguments.get(k)},
+            on_open=self._opened,
+            on_change=self.prompt.refresh,
+            say=self._say,
+        )
+
+    def _opened(self, session: dict[str, Any]) -> None:
+        """Told by the opening thread; the loop reads these only after ``ready``."""
+        self.enter(session)
+        if self._start.is_new and session.get("last"):
+            self._say(last_line(session["last"]))
+
+    def enter(self, session: dict[str, Any]) -> None:
+        """Talk in this session from now on, at its HEAD."""
+        self.session = session
+        self.head = {"branch": session.get("branch"), "message": session.get("head")}
+        self.has_talked = bool(session.get("messages"))
+
+    def _toolbar(self) -> str:
+        return one_line(self.opening.text)
+
+    def _say(self, text: str) -> None:
+        self.prompt.say(lambda: self.host.note(text))
+
+    def ready(self) -> Client:
+        """Wait until the session is open, showing what it waits for; raises its error."""
+        while not self.opening.wait(0.1):
+            self.host.status(self.opening.text)
+        self.host.status("")
+        assert self.opening.client is not None
+        return self.opening.client
+
+    # --- the loop ---
+
+    def run(self) -> int:
+        self.opening.start()
+        self.opening.wait(FIRST_LOOK_S)
+        if self._start.prompt:
+            self._safely(self._start.prompt)
+        while not self.is_over:
+            text = self._read()
+            if text is not None:
+                self._safely(text)
+        self._goodbye()
+        return 0
+
+    def _read(self) -> str | None:
+        default, self.default = self.default, ""
+        branch = (self.head or {}).get("branch") or "main"
+        mark = "> " if branch == "main" else f"{one_line(branch)}> "
+        try:
+            text = self.prompt.read(mark, default)
+        except EOFError:
+            self.is_over = True
+            return None
+        except KeyboardInterrupt:
+            self.editing = None
+            if not self.prompt.had_text:
+                self.host.note("Ctrl+D or /bye to exit")
+            return None
+        return text if text.strip() else None
+
+    def _safely(self, text: str) -> None:
+        """One message or command; what goes wrong is told, and the chat goes on."""
+        try:
+            self._handle(text)
+        except KeyboardInterrupt:
+            self.host.status("")
+            self.host.note("cancelled")
+            self.default = self.default or ("" if text.startswith("/") else text)
+        except RadchatError as error:
+            self.host.status("")
+            print(f"error: {clean(error.message)}", file=sys.stderr)
+            if error.code in ("unreachable", "busy", "context_length_exceeded"):
+                self.default = self.default or ("" if text.startswith("/") else text)
+        sys.stdout.flush()
+
+    def _handle(self, text: str) -> None:
+        if text.startswith("!") and text[1:].strip():
+            actions.shell(text[1:])
+        elif commands.is_command(text):
+            name, rest = commands.parse(text)
+            actions.ACTIONS[name](self, rest)
+        elif self.editing is not None:
+            ref, self.editing = self.editing, None
+            self.generate(kind="edit", ref=ref, text=text)
+        else:
+            self.generate(kind="turn", text=text)
+
+    def generate(self, **args: Any) -> None:
+        """One turn, from where this chat stands; its HEAD follows."""
+        client = self.ready()
+        files = self.files + _named_files(str(args.get("text") or ""))
+        payload = {
+            **self.host.here(),
+            "options": {},
+            "n": 1,
+            **self.arguments,
+            **args,
+            "session": self.session.get("id"),
+            "head": self.head,
+            "ephemeral": self._start.ephemeral,
+        }
+        if args["kind"] in ("turn", "edit"):
+            payload["files"] = [*self.arguments.get("files", ()), *files]
+        if self._at is not None and args["kind"] == "turn":
+            payload["at"] = self._at
+        view = self._view()
+        self.host.status("waiting")
+        answer, cancelled = run_turn(client, payload, view)
+        self.host.status("")
+        if answer.head is not None:
+            self.head = answer.head
+            self.has_talked = True
+            self.files, self._at = [], None
+            self.arguments.pop("files", None)
+        elif cancelled:
+            self.default = str(args.get("text") or "")
+        if cancelled:
+            self.host.note("cancelled: what came so far is kept" if answer.head else "cancelled")
+
+    def call(self, method: str, **args: Any) -> dict[str, Any]:
+        """One question about this chat's session, asked from its own HEAD."""
+        client = self.ready()
+        where = self.host.here()["where"]
+        session = self.session.get("id")
+        return dict(client.call(method, where=where, session=session, head=self.head, **args))
+
+    def moved(self, result: dict[str, Any]) -> None:
+        """Go where an answer of fork, switch, undo or redo says, and offer its text."""
+        self.head = {"branch": result.get("branch"), "message": result.get("head")}
+        self._at = None
+        if result.get("text"):
+            self.default = str(result["text"])
+        self.host.note(actions.where(result))
+
+    def _view(self) -> View:
+        return View(
+            out=sys.stdout,
+            err=sys.stderr,
+            note=self.host.note,
+            status=self.host.status,
+            shows_reasoning=not self.host.quiet,
+            shows_footer=not self.host.quiet,
+            paints=self.host.paints(sys.stderr),
+        )
+
+    def _goodbye(self) -> None:
+        name = self.session.get("name") or self.session.get("id")
+        if name and self.has_talked and not self._start.ephemeral:
+            self.host.note(f"Continue: radchat chat -r {one_line(str(name))}")
+
+
+def _named_files(text: str) -> list[dict[str, str]]:
+    """Files named in a message as @PATH; an @word that is no file is a word."""
+    found = []
+    for match in _AT_FILE.finditer(text):
+        path = Path(match[1]).expanduser()
+        try:
+            is_there = path.is_file()
+        except (OSError, ValueError):
+            is_there = False
+        if is_there:
+            found.append(load(str(path)))
+    return found

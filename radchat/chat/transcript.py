@@ -1,0 +1,54 @@
+"""A path of messages as text, and the branches as a list."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from radchat.chat.footer import age, count
+from radchat.chat.text import clean, one_line
+from radchat.chat.tree_view import Paint, short_ids, unpainted
+from radchat.chat.width import cut, table
+
+CUT_OFF = ("abort", "length", "error")
+
+
+def transcript(
+    messages: Sequence[dict[str, Any]], *, markdown: bool, paint: Paint = unpainted
+) -> list[str]:
+    """Every message with a heading: Markdown's, or who, id, turn and branches."""
+    names = short_ids(str(m["id"]) for m in messages)
+    lines: list[str] = []
+    for message in messages:
+        who = one_line(str(message["role"]))
+        if lines:
+            lines.append("")
+        if markdown:
+            lines += [f"## {who}", ""]
+        else:
+            turn = f"  #{message['turn']}" if message.get("turn") and who == "user" else ""
+            branches = "".join(f"  {one_line(str(b))}" for b in message.get("branches") or ())
+            lines.append(paint(f"{who} {names[str(message['id'])]}{turn}{branches}", "bold"))
+        lines += clean(str(message.get("text") or "")).strip("\n").split("\n")
+        if message.get("finish_reason") in CUT_OFF:
+            lines.append(f"({message['finish_reason']}: the answer was cut off)")
+    return lines
+
+
+def branches_listing(branches: Sequence[dict[str, Any]], columns: int | None) -> list[str]:
+    """One line a branch; the current one is starred."""
+    if not branches:
+        return ["no branches yet"]
+    rows = [
+        [
+            "*" if b.get("current") else " ",
+            one_line(str(b["name"])),
+            str(b.get("message") or "-")[:4],
+            "-" if b.get("tokens") is None else count(b["tokens"]),
+            age(b.get("updated_s")),
+            cut(one_line(str(b.get("text") or "")), 50),
+        ]
+        for b in branches
+    ]
+    lines = table(rows, ["", "branch", "at", "tokens", "used", "text"], frozenset((3,)))
+    return lines if columns is None else [cut(line, columns) for line in lines]

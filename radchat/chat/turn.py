@@ -1,0 +1,98 @@
+"""One turn of a chat: its stream followed, Ctrl+C turned into a cancel, the keyboard kept quiet."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+from radchat.chat.view import Answer, View
+from radchat.client import Client
+from radchat.errors import RadchatError
+from radchat.wire import EventStream
+
+LAST_WORDS_S = 0.07  # how long a cancelled answer may take to say how it ended
+
+
+def run_turn(client: Client, payload: dict[str, Any], view: View) -> tuple[Answer, bool]:
+    """Follow one answer; (what was said, whether Ctrl+C ended it).
+
+    Raises KeyboardInterrupt where there was no answer to cancel yet, else the answer's error.
+    """
+    with quiet_keyboard(), _Cancel(client, view) as cancel:
+        try:
+            with client.stream("generate", **payload) as stream:
+                cancel.attach(stream)
+                view.follow(stream)
+        except RadchatError:
+            view.finish()
+            if not cancel.is_asked:
+                raise
+    return view.answer, cancel.is_asked
+
+
+class _Cancel:
+    """SIGINT while an answer comes: ask the daemon to end it, listen for its last words, go on."""
+
+    def __init__(self, client: Client, view: View) -> None:
+        self._client = client
+        self._view = view
+        self._stream: EventStream | None = None
+        self._before: Any = None
+        self.is_asked = False
+
+    def attach(self, stream: EventStream) -> None:
+        self._stream = stream
+
+    def __enter__(self) -> Self:
+        self._before = signal.signal(signal.SIGINT, self._on_interrupt)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        signal.signal(signal.SIGINT, self._before)
+
+    def _on_interrupt(self, _number: int, _frame: FrameType | None) -> None:
+        if self.is_asked:  # the second of two quick ones
+            return
+        self.is_asked = True
+        if self._stream is None:
+            raise KeyboardInterrupt
+        closing = threading.Timer(LAST_WORDS_S, self._stream.close)
+        closing.daemon = True
+        closing.start()
+        threading.Thread(target=self._ask, daemon=True).start()
+
+    def _ask(self) -> None:
+        request = self._view.answer.init.get("request")
+        if request is not None:
+            with contextlib.suppress(RadchatError, OSError):
+                self._client.call("cancel", request=request)
+
+
+@contextlib.contextmanager
+def quiet_keyboard() -> Iterator[None]:
+    """What is typed meanwhile is not echoed into the answer; it waits for the next prompt."""
+    try:
+        import termios
+
+        descriptor = sys.stdin.fileno()
+        before = termios.tcgetattr(descriptor)
+    except (ImportError, OSError, ValueError, termios.error):
+        yield
+        return
+    quiet = list(before)
+    quiet[3] &= ~(termios.ECHO | termios.ICANON)
+    termios.tcsetattr(descriptor, termios.TCSANOW, quiet)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSANOW, before)
