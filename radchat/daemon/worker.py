@@ -28,12 +28,11 @@ IDLE_CHECK_AFTER_S = 5.0  # an engine idle this long recounts itself once
 class EngineLike(Protocol):
     """What the thread asks of an engine (engine/engine.py, or a scripted one in tests)."""
 
-    @property
     def has_work(self) -> bool: ...
     def submit(self, request: Request) -> None: ...
-    def abort(self, request_id: str) -> None: ...
+    def abort(self, request_id: str) -> bool: ...
     def step(self) -> list[Event]: ...
-    def check(self) -> None: ...
+    def check_idle(self) -> None: ...
 
 
 class Worker:
@@ -69,14 +68,14 @@ class Worker:
                 return
             try:
                 future.set_result(function())
-            except BaseException as error:  # noqa: BLE001 - the caller's error, not the thread's
+            except BaseException as error:
                 future.set_exception(error)
 
         self._inbox.put(run)
         return await asyncio.wrap_future(future)
 
     async def install(self, build: Callable[[], Any]) -> Any:
-        """Replace the engine by what ``build`` returns; it runs here, so nothing steps meanwhile."""
+        """Replace the engine by what ``build`` returns, between two steps."""
 
         def swap() -> Any:
             self._engine = None  # the old weights go before the new ones come
@@ -114,7 +113,7 @@ class Worker:
     def _run(self) -> None:
         try:
             while self._drain():
-                if self._engine is not None and self._engine.has_work:
+                if self._engine is not None and self._engine.has_work():
                     self._deliver(self._engine.step())
                     self.steps += 1
                     self._checked = False
@@ -125,7 +124,7 @@ class Worker:
     def _drain(self) -> bool:
         """Run what lies in the inbox; wait for it when there is nothing else to do."""
         while True:
-            busy = self._engine is not None and self._engine.has_work
+            busy = self._engine is not None and self._engine.has_work()
             try:
                 if busy:
                     entry = self._inbox.get_nowait()
@@ -135,7 +134,7 @@ class Worker:
                 if busy:
                     return True
                 if self._engine is not None:
-                    self._engine.check()
+                    self._engine.check_idle()
                 self._checked = True
                 continue
             if entry is None:

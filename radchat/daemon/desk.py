@@ -1,0 +1,67 @@
+"""The one thread that owns the session stores and the templates' tokenizers.
+
+SQLite connections and tokenizers belong to one thread each; both are used in short turns, so one
+thread serves both, in order. Sessions of ``--ephemeral`` chats live in a second store in memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from radchat import errors
+from radchat.paths import Places, private_folder
+from radchat_sessions import errors as store_errors
+from radchat_sessions.store import IN_MEMORY, Store
+
+T = TypeVar("T")
+
+_CLASSES: tuple[tuple[type[store_errors.StoreError], type[errors.RadchatError]], ...] = (
+    (store_errors.NotFound, errors.NotFound),
+    (store_errors.Refused, errors.UsageError),
+    (store_errors.StoreError, errors.RadchatError),
+)
+
+
+def translate(error: store_errors.StoreError) -> errors.RadchatError:
+    """The store's error as the one a user meets; an ambiguous REF keeps its matches."""
+    cls = next(ours for theirs, ours in _CLASSES if isinstance(error, theirs))
+    matches = getattr(error, "matches", None)
+    return cls(error.message, **({"matches": list(matches)} if matches else {}))
+
+
+class Desk:
+    def __init__(self, places: Places) -> None:
+        self._places = places
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="desk")
+        self.stored: Store  # set by open
+        self.ephemeral: Store
+
+    async def open(self) -> None:
+        """Open the database, migrate it, recover what the last daemon left unfinished."""
+
+        def opening() -> None:
+            private_folder(self._places.data)
+            private_folder(self._places.running)
+            self.stored = Store.open(self._places.database, running_dir=self._places.running)
+            self.ephemeral = Store.open(IN_MEMORY)
+
+        await self.run(opening)
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Run ``work`` on the desk's thread; its store errors come out as radchat's."""
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(self._thread, work)
+        except store_errors.StoreError as error:
+            raise translate(error) from error
+
+    async def close(self) -> None:
+        def closing() -> None:
+            self.stored.close()
+            self.ephemeral.close()
+
+        await self.run(closing)
+        self._thread.shutdown(wait=False)

@@ -1,0 +1,178 @@
+"""Which model is loaded, for whom, and until when.
+
+One engine at a time: its weights, KV pool and tree. Another model or dtype waits until nobody uses
+the one that is loaded, then takes its place. An engine nobody has used for ``keep_alive`` goes.
+Loading runs on the engine's thread, which imports torch; the event loop goes on answering.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from radchat.config import Config
+from radchat.daemon.lifecycle import boot_time
+from radchat.daemon.worker import Worker
+from radchat.errors import ModelBroken, RadchatError
+from radchat.models import registry
+from radchat.models.registry import ModelEntry
+from radchat.paths import Places
+from radchat.protocol import Event
+
+if TYPE_CHECKING:
+    from radchat.engine.engine import Engine
+    from radchat.engine.model import LoadedModel
+
+log = logging.getLogger(__name__)
+Say = Callable[[Event], None]
+POLL_S = 0.2  # between progress events while a model loads
+
+
+@dataclass(eq=False)
+class Loaded:
+    """An engine and what turns messages into its ids. ``users`` keeps it from being replaced."""
+
+    entry: ModelEntry
+    dtype: str  # as loaded: fp32 or bf16
+    model: LoadedModel
+    engine: Engine
+    users: int = 0
+    last_used: float = 0.0
+
+    @property
+    def name(self) -> str:
+        return self.entry.name
+
+    @property
+    def tokenizer(self) -> Any:
+        return self.model.tokenizer
+
+    @property
+    def template(self) -> Any:
+        return self.model.template
+
+    @property
+    def context_length(self) -> int:
+        """What a request may hold: the model's context, the setting, the KV pool."""
+        return int(self.engine.context_length)
+
+
+class Engines:
+    def __init__(self, places: Places, config: Config, worker: Worker) -> None:
+        self._places = places
+        self._config = config
+        self._worker = worker
+        self._change = asyncio.Lock()  # held while the engine is replaced
+        self._released = asyncio.Event()  # set whenever a user has left
+        self.loaded: Loaded | None = None
+        self.loading: ModelEntry | None = None
+
+    def choose(self, asked: str | None, sessions: str | None) -> ModelEntry:
+        """The model a turn uses: asked for, the session's own, the setting, the default, the last.
+
+        A session whose model was removed says so rather than going on with another.
+        """
+        return registry.choose(self._places, asked or sessions or self._config.model)
+
+    @asynccontextmanager
+    async def using(self, entry: ModelEntry, dtype: str | None, say: Say) -> AsyncGenerator[Loaded]:
+        """The engine of this model and dtype, loaded if need be; not replaced while held."""
+        wanted = dtype or self._config.dtype
+        loaded = await self._acquire(entry, wanted, say)
+        try:
+            yield loaded
+        finally:
+            loaded.users -= 1
+            loaded.last_used = boot_time()
+            self._released.set()
+
+    async def _acquire(self, entry: ModelEntry, dtype: str, say: Say) -> Loaded:
+        task = asyncio.create_task(self._ensure(entry, dtype, say))
+        try:
+            while not task.done():
+                await asyncio.wait({task}, timeout=POLL_S)
+                if self.loading is not None:
+                    say(Event("progress", {"stage": "load", "text": self.loading.name}))
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+        return task.result()
+
+    async def _ensure(self, entry: ModelEntry, dtype: str, say: Say) -> Loaded:
+        async with self._change:
+            loaded = self.loaded
+            if loaded is None or not self._is_same(loaded, entry, dtype):
+                if loaded is not None:
+                    await self._wait_for_users(loaded, say)
+                    text = f"{loaded.name} {loaded.dtype} makes room for {entry.name}"
+                    say(Event("notice", {"text": text, "code": "model_swap"}))
+                loaded = await self._load(entry, dtype)
+            loaded.users += 1
+            loaded.last_used = boot_time()
+            return loaded
+
+    def _is_same(self, loaded: Loaded, entry: ModelEntry, dtype: str) -> bool:
+        same_dtype = dtype in (loaded.model.asked_dtype, loaded.dtype)
+        return loaded.entry.folder == entry.folder and same_dtype
+
+    async def _wait_for_users(self, loaded: Loaded, say: Say) -> None:
+        while loaded.users:
+            say(Event("progress", {"stage": "queue", "text": f"for {loaded.users} running"}))
+            self._released.clear()
+            await self._released.wait()
+
+    async def _load(self, entry: ModelEntry, dtype: str) -> Loaded:
+        """Replace the engine. A model that can't be loaded leaves none."""
+        self.loaded, self.loading = None, entry
+        parts: list[Any] = []
+
+        def build() -> Any:
+            from radchat.engine.model import build_engine, load
+
+            model = load(entry.folder, dtype)
+            engine = build_engine(
+                model,
+                kv_budget=self._config.kv_device,
+                context_length=self._config.context_length,
+            )
+            parts.extend((model, engine))
+            return engine
+
+        try:
+            await self._worker.install(build)
+        except RadchatError:
+            raise
+        except Exception as error:
+            log.exception("loading %s failed", entry.name)
+            raise ModelBroken(f"{entry.name} could not be loaded: {error}") from error
+        finally:
+            self.loading = None
+        model, engine = parts
+        self.loaded = Loaded(entry, model.dtype, model, engine)
+        registry.note_used(self._places, entry.name)
+        log.info(
+            "loaded %s %s, %d KV tokens", entry.name, model.dtype, engine.stats()["tokens"]["total"]
+        )
+        return self.loaded
+
+    async def unload(self) -> bool:
+        """Free weights and KV now, if nobody uses them."""
+        async with self._change:
+            if self.loaded is None or self.loaded.users:
+                return False
+            name, self.loaded = self.loaded.name, None
+            await self._worker.install(lambda: None)
+            log.info("unloaded %s", name)
+            return True
+
+    async def unload_if_idle(self) -> None:
+        """Keep-alive, looked at every second; on boot time, which no clock change moves."""
+        loaded = self.loaded
+        if loaded is None or loaded.users:
+            return
+        if boot_time() - loaded.last_used >= self._config.keep_alive:
+            await self.unload()

@@ -1,0 +1,135 @@
+"""Methods on sessions as a whole: list, show, rename, remove, open."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from radchat.daemon import views
+from radchat.daemon.base import Base, session_json
+from radchat.daemon.finding import new_session, stands
+from radchat.protocol import Where
+from radchat_sessions.messages import Removed, Session
+
+
+class SessionMethods(Base):
+    async def sessions_list(self, where: Where, session: str | None = None) -> dict[str, Any]:
+        def work() -> dict[str, Any]:
+            rows = []
+            for store in (self._desk.stored, self._desk.ephemeral):
+                current = store.current_session(where["terminal"], where["folder"])
+                for summary in store.sessions():
+                    each = summary.session
+                    rows.append(
+                        {
+                            **session_json(each),
+                            "messages": summary.messages,
+                            "branches": summary.branches,
+                            "head": summary.head.message,
+                            "branch": summary.head.branch,
+                            "current": current is not None and current.id == each.id,
+                            "ephemeral": store is self._desk.ephemeral,
+                        }
+                    )
+            return {"sessions": rows}
+
+        return await self._desk.run(work)
+
+    async def sessions_show(self, where: Where, session: str | None = None) -> dict[str, Any]:
+        def work() -> dict[str, Any]:
+            store, place = self._place(where, session, None)
+            messages = store.messages(place.session.id)
+            spans = store.spans(place.session.id)
+            named = store.branches(place.session.id)
+            return {
+                **session_json(place.session),
+                "messages": len(messages),
+                "branches": {b.name: b.message for b in named},
+                "head": place.message,
+                "branch": place.branch,
+                "tokens": sum(span.stop - span.start for span in spans.values()),
+                "settings": dict(place.session.settings),
+                "parent": place.session.parent,
+                "fork_message": place.session.fork_message,
+            }
+
+        return await self._desk.run(work)
+
+    async def sessions_rename(
+        self, where: Where, name: str, session: str | None = None
+    ) -> dict[str, Any]:
+        def work() -> dict[str, Any]:
+            store, place = self._place(where, session, None)
+            return session_json(store.rename(place.session.id, name))
+
+        return await self._desk.run(work)
+
+    async def sessions_rm(
+        self,
+        where: Where,
+        sessions: list[str],
+        session: str | None = None,
+    ) -> dict[str, Any]:
+        """Delete sessions, and forget the KV only they used; messages others share stay."""
+        removed = []
+        for ref in sessions:
+
+            def work(ref: str = ref) -> tuple[Session, list[views.Path], Removed]:
+                store, place = self._place(where, ref, None)
+                paths = self._paths(store, place.session)
+                return place.session, paths, store.remove(place.session.id)
+
+            gone, paths, what = await self._desk.run(work)
+            await self._forget(paths, set(what.messages))
+            removed.append(
+                {
+                    "id": gone.id,
+                    "name": gone.name,
+                    "messages": len(what.messages),
+                    "shared": what.shared,
+                }
+            )
+        return {"removed": removed}
+
+    async def sessions_use(self, where: Where, session: str | None = None) -> dict[str, Any]:
+        def work() -> dict[str, Any]:
+            store, place = self._place(where, session, None)
+            store.use(place.session.id, terminal=where["terminal"], folder=where["folder"])
+            return {"id": place.session.id, **place.moved()}
+
+        return await self._desk.run(work)
+
+    async def sessions_open(
+        self,
+        where: Where,
+        session: str | None = None,
+        new: bool = False,
+        name: str | None = None,
+        ephemeral: bool = False,
+        model: str | None = None,
+    ) -> dict[str, Any]:
+        """For an open chat: the session to talk in, and the one used last."""
+
+        def work() -> dict[str, Any]:
+            stored = self._desk.stored
+            last = stored.current_session(where["terminal"], where["folder"])
+            store = self._desk.ephemeral if ephemeral else stored
+            if new:
+                made = new_session(store, where, name=name, model=model)
+                place = stands(store, made, None)
+            else:
+                store, place = self._place(where, session, None)
+                store.use(place.session.id, terminal=where["terminal"], folder=where["folder"])
+            previous = None
+            if last is not None and last.id != place.session.id:
+                count = len(stored.message_ids(last.id))
+                previous = {"name": last.name, "id": last.id, "used": last.used, "messages": count}
+            return {
+                **session_json(place.session),
+                "branch": place.branch,
+                "head": place.message,
+                "messages": len(store.message_ids(place.session.id)),
+                "last": previous,
+                "ephemeral": store is self._desk.ephemeral,
+            }
+
+        return await self._desk.run(work)
