@@ -130,7 +130,7 @@ class Database:
             return None
         try:
             info = self.path.stat()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         return (info.st_dev, info.st_ino)
 
@@ -161,12 +161,17 @@ class Database:
                 self._connection.backup(copy)
             finally:
                 copy.close()
-        except (OSError, sqlite3.Error) as error:
+        except (SaveFailed, OSError, sqlite3.Error) as error:
             raise SaveFailed(f"{path} was deleted and can't be put back: {error}") from error
         self._connection.close()
-        for suffix in ("-wal", "-shm"):
-            path.with_name(path.name + suffix).unlink(missing_ok=True)
-        part.replace(path)
+        try:
+            for suffix in ("-wal", "-shm"):
+                path.with_name(path.name + suffix).unlink(missing_ok=True)
+            part.replace(path)
+        except OSError as error:
+            self._connection = sqlite3.connect(part, isolation_level=None)  # still readable
+            self._connection.row_factory = sqlite3.Row
+            raise SaveFailed(f"{path} was deleted; all of it is in {part}: {error}") from error
         self._connection = self._connect()
         self._inode = self._inode_now()
         self.recreated += 1
@@ -199,6 +204,10 @@ def _make_private(path: Path) -> None:
     """The file, mode 0600, in a folder that is made 0700 if it is not there."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.fchmod(descriptor, 0o600)  # -wal and -shm take it over
+        finally:
+            os.close(descriptor)
     except OSError as error:
         raise SaveFailed(f"{path} can't be opened: {error.strerror}") from error

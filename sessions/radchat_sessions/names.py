@@ -85,7 +85,7 @@ def auto_name(text: str) -> str:
     """The first words of a message as a name: lower case, hyphens, at most AUTO_NAME_LIMIT
     characters. "" where there are none (then the made-up name stays).
     """
-    plain = unicodedata.normalize("NFC", text[:400]).casefold().replace("'", "")
+    plain = unicodedata.normalize("NFC", text[:400]).lower().replace("'", "")
     words = re.findall(r"[^\W_]+", plain)[:AUTO_NAME_WORDS]
     name = ""
     for word in words:

@@ -356,7 +356,7 @@ class Reader:
 
     def running(self, session_id: str | None = None) -> list[Running]:
         rows = self._db.all(
-            "SELECT * FROM running WHERE ? IS NULL OR session = ? ORDER BY started, id",
+            "SELECT * FROM running WHERE ? IS NULL OR session = ? ORDER BY rowid",
             session_id,
             session_id,
         )

@@ -199,7 +199,7 @@ def migrate(db: sqlite3.Connection, path: Path | None, scripts: Sequence[str] = 
     old = version(db)
     if old > len(scripts):
         raise TooNew(
-            f"{path or 'the database'} was written by a newer radchat (format {old}; this one reads "
+            f"{path or 'the database'} was written by a newer radchat (format {old}, here "
             f"{len(scripts)}): get the newer radchat, or set RADCHAT_DATA_DIR to another folder"
         )
     if 0 < old < len(scripts) and path is not None:

@@ -1,0 +1,200 @@
+"""rm and prune: the only two that delete, and what they must not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from radchat_sessions import schema
+from radchat_sessions.errors import NotFound, Refused
+from radchat_sessions.messages import NewAnswer, NewMessage, NewPrompt
+from radchat_sessions.store import Store
+from tests.sessions.talk import Talk, given
+
+
+def on_disk(home: Path, word: str) -> list[str]:
+    needles = [word.encode(), word.upper().encode()]
+    return [
+        p.name for p in home.rglob("*") if p.is_file() and any(n in p.read_bytes() for n in needles)
+    ]
+
+
+def test_prune_deletes_what_no_name_reaches(talk: Talk) -> None:
+    first = talk.turn("one", "1")
+    kept = talk.retry("2", expected=first.id)
+    assert talk.store.prune(talk.id, dry_run=True).messages == (first.id,)
+    assert len(talk.store.messages(talk.id)) == 3
+    assert talk.store.prune(talk.id).messages == (first.id,)
+    assert [m.id for m in talk.store.messages(talk.id)] == [kept.parent, kept.id]
+    assert talk.store.prune(talk.id).messages == ()
+    assert talk.store.verify() == []
+
+
+def test_labels_head_branches_and_running_answers_keep_messages(talk: Talk) -> None:
+    ends = []
+    for n in range(4):
+        begun = talk.begin(f"q{n}", parent=None, branch=None)
+        ends.append(talk.finish(begun.answer_ids[0], f"a{n}"))
+    talk.store.add_label(talk.id, ends[0].id, "keep")
+    talk.store.create_branch(talk.id, "side", ends[1].id)
+    talk.store.move_head(talk.id, message=ends[2].id)
+    running = talk.begin("still", parent=ends[3].id, branch=None)
+    assert talk.store.prune(talk.id).messages == ()
+    talk.store.abandon(running.answer_ids[0])
+    assert len(talk.store.prune(talk.id).messages) == 3
+    assert talk.store.verify() == []
+
+
+def test_pruning_an_undone_turn_ends_redo(talk: Talk) -> None:
+    talk.turn("one", "1")
+    talk.turn("two", "2")
+    talk.store.undo(talk.id)
+    talk.store.prune(talk.id)
+    with pytest.raises(NotFound, match="nothing to redo"):
+        talk.store.redo(talk.id)
+
+
+def test_prompts_go_with_their_last_answer(talk: Talk) -> None:
+    first = talk.turn("one", "1")
+    talk.store.undo(talk.id)
+    removed = talk.store.prune(talk.id)
+    assert removed.prompts == 1
+    with pytest.raises(NotFound):
+        talk.store.prompt(given(first.prompt))
+
+
+def test_a_prompt_keeps_its_ids_when_its_base_is_deleted(talk: Talk) -> None:
+    first = talk.turn("one", "1")
+    other = talk.finish(talk.begin("aside", parent=None, branch=None).answer_ids[0], "x")
+    begun = talk.store.begin(
+        talk.id,
+        parent=first.id,
+        new=[NewMessage.of("user", "two")],
+        prompt=NewPrompt(
+            tail=talk.prompt(None, ["two"]).tail,
+            tokenizer="t",
+            settings="s",
+            base_message=other.id,
+            kept=5,
+        ),
+        answers=[NewAnswer("main")],
+    )
+    answer = talk.finish(begun.answer_ids[0], "2")
+    ids = talk.store.ids(answer.id)
+    assert len(talk.store.prune(talk.id).messages) == 2
+    assert talk.store.ids(answer.id) == ids
+    assert talk.store.verify() == []
+
+
+def test_removing_a_session_removes_its_words_from_the_disk(
+    talk: Talk, home: Path, store: Store
+) -> None:
+    other = Talk(store)
+    other.turn("ordinary words", "stay")
+    for n in range(30):
+        talk.turn(f"the xylophonist number {n} " + "padding " * 50, "plays the Xylophonist well")
+    begun = talk.begin("xylophonist again")
+    store.append_ids(begun.answer_ids[0], [1], "xylophonist")
+    talk.finish(begun.answer_ids[0], "xylophonist")
+    assert on_disk(home, "xylophonist")
+    store.remove(talk.id)
+    assert on_disk(home, "xylophonist") == []
+    assert store.search("xylophonist") == []
+    assert on_disk(home, "ordinary")
+    assert store.verify() == []
+
+
+def test_removing_a_session_removes_backups_that_hold_its_words(
+    talk: Talk, home: Path, store: Store
+) -> None:
+    talk.turn("xylophonist", "x")
+    copy = schema.backup_path(home / "radchat.db", 1)
+    copy.write_bytes(b"xylophonist")
+    store.remove(talk.id)
+    assert on_disk(home, "xylophonist") == []
+
+
+def test_pruned_words_leave_the_disk_too(talk: Talk, home: Path, store: Store) -> None:
+    talk.turn("one", "1")
+    talk.turn("xylophonist", "x")
+    store.undo(talk.id)
+    store.prune(talk.id)
+    assert on_disk(home, "xylophonist") == []
+
+
+def test_shared_messages_survive_the_session_that_wrote_them(talk: Talk, store: Store) -> None:
+    first = talk.turn("one", "1")
+    talk.turn("mine", "2")
+    fork = Talk(store, store.create_session(clock="c", fork_of=(talk.id, first.id)))
+    theirs = fork.turn("theirs", "3")
+    told = store.remove(talk.id, dry_run=True)
+    removed = store.remove(talk.id)
+    assert removed.messages == told.messages
+    assert (len(removed.messages), removed.shared) == (2, 2)
+    assert fork.words(theirs.id) == ["one", "1", "theirs", "3"]
+    assert store.ids(theirs.id) == fork.expected_ids(theirs.id)
+    assert store.session(fork.id).parent is None
+    assert {m.origin for m in store.messages(fork.id)} == {fork.id}
+    assert store.verify() == []
+    assert len(store.remove(fork.id).messages) == 4
+    assert store.verify() == []
+
+
+def test_a_session_can_prune_its_own_and_leave_what_others_show(talk: Talk, store: Store) -> None:
+    first = talk.turn("one", "1")
+    fork = Talk(store, store.create_session(clock="c", fork_of=(talk.id, first.id)))
+    store.undo(talk.id)
+    pruned = store.prune(talk.id)
+    assert (pruned.messages, pruned.shared) == ((), 2)
+    assert store.messages(talk.id) == []
+    assert fork.words(fork.head) == ["one", "1"]
+    assert store.verify() == []
+
+
+def test_what_another_session_has_without_a_name_is_not_pruned_from_here(
+    talk: Talk, store: Store
+) -> None:
+    first = talk.turn("one", "1")
+    fork = Talk(store, store.create_session(clock="c", fork_of=(talk.id, first.id)))
+    loser = fork.finish(fork.begin("aside", branch=None).answer_ids[0], "x")
+    store.prune(talk.id)
+    store.remove(talk.id)
+    assert store.message(loser.id).text == "x"
+    assert store.prune(fork.id).messages == (loser.parent, loser.id)
+
+
+def test_a_session_with_a_running_answer_is_not_removed(talk: Talk) -> None:
+    begun = talk.begin("q")
+    with pytest.raises(Refused, match="running"):
+        talk.store.remove(talk.id)
+    talk.store.abandon(begun.answer_ids[0])
+    talk.store.remove(talk.id)
+    with pytest.raises(NotFound):
+        talk.store.session(talk.id)
+    with pytest.raises(NotFound):
+        talk.store.remove(talk.id)
+
+
+def test_verify_finds_a_changed_word_a_changed_id_and_an_orphan(talk: Talk) -> None:
+    first = talk.turn("one", "1")
+    second = talk.turn("two", "2")
+    db = talk.store._db._connection
+    assert talk.store.verify() == []
+    db.execute(
+        "UPDATE messages SET parts = replace(parts, 'one', 'won') WHERE id = ?", [first.parent]
+    )
+    assert [(p.kind, p.id) for p in talk.store.verify()] == [("digest", first.parent)]
+    db.execute("UPDATE messages SET out = x'00000000' WHERE id = ?", [second.id])
+    assert ("digest", second.id) in [(p.kind, p.id) for p in talk.store.verify()]
+    db.execute("UPDATE messages SET out = x'31000000' WHERE id = ?", [first.id])
+    assert ("ids", second.prompt) in [(p.kind, p.id) for p in talk.store.verify()]
+    db.execute("UPDATE messages SET origin = NULL")
+    db.execute("UPDATE branches SET message = ?", [first.id])
+    assert {p.id for p in talk.store.verify() if p.kind == "orphan"} == {second.parent, second.id}
+
+
+def test_verify_finds_an_index_that_does_not_agree(talk: Talk) -> None:
+    talk.turn("one", "1")
+    talk.store._db._connection.execute("UPDATE messages SET text = 'two' WHERE role = 'user'")
+    assert [p.kind for p in talk.store.verify()] == ["database"]
