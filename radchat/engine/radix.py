@@ -198,7 +198,7 @@ class RadixTree:
             end = (node.start // self.page_size + keep) * self.page_size if keep else node.start
             if self.on_evict is not None:
                 self.on_evict(node, end)
-            if freed:  # its last page is its own: had one above it, it would be the only one
+            if freed:  # then its last page is freed: only an only page may be held above as well
                 self.open.pop(node.pages[-1], None)
             self._pages.release(node.pages[keep:])
             if whole:

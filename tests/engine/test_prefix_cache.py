@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from array import array
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -550,3 +553,16 @@ def test_check_finds_a_page_table_that_was_tampered_with() -> None:
     lease.table[0], lease.table[1] = lease.table[1], lease.table[0]
     with pytest.raises(AssertionError, match="a lease's table"):
         cache.check([lease])
+
+
+def test_the_cache_needs_nothing_but_the_standard_library() -> None:
+    code = (
+        "import sys; before = set(sys.modules); import radchat.engine.prefix_cache;"
+        "new = {name.split('.')[0] for name in set(sys.modules) - before};"
+        "print(sorted(new - sys.stdlib_module_names))"
+    )
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "['radchat']"
