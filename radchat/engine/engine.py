@@ -64,13 +64,8 @@ class Engine:
         """Raises InvalidInput or ContextOverflow; then nothing has happened."""
         if request.id in self._groups:
             raise InvalidInput(f"request {request.id!r} is running already", field="id")
+        self.check_request(request)
         model = self.model
-        check_request(
-            request,
-            vocab_size=model.vocab_size,
-            context_length=model.context_length,
-            cache=self.cache,
-        )
         self._num_submitted += 1
         params = request.params
         room = model.context_length - len(request.ids)
@@ -120,6 +115,21 @@ class Engine:
             if not self.has_work():
                 self.check_idle()
         return events
+
+    @property
+    def context_length(self) -> int:
+        """Tokens a request may hold, prompt and answer."""
+        return self.model.context_length
+
+    def check_request(self, request: Request) -> None:
+        """What ``submit`` would raise."""
+        model = self.model
+        check_request(
+            request,
+            vocab_size=model.vocab_size,
+            context_length=model.context_length,
+            cache=self.cache,
+        )
 
     # -- the cache, from outside --------------------------------------------------------------
 

@@ -117,6 +117,7 @@ class Request:
     priority: Priority = Priority.FOREGROUND
     first_choice: int = 0  # numbers the samples' noise; a resumed choice keeps its own
     namespace: str = ""
+    said: int = 0  # of ``ids``, the last ones that are the answer's own already (it goes on)
 
 
 @dataclass(frozen=True, slots=True)
