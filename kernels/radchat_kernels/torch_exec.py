@@ -26,8 +26,8 @@ from torch import Tensor
 
 from radchat_kernels.plan import Item, Plan
 
-# Measured on 2 cores (Xeon with AMX), bf16, 3 KV heads × 64; docs/adr/0005-attention-plan.md.
-MIN_RUN_TOKENS = 256  # shorter runs on average: one gather costs less than a call for each run
+# Measured on 2 cores (Xeon with AMX), 9 heads on 3 KV heads × 64; docs/adr/0005-attention-plan.md.
+MIN_RUN_TOKENS = 512  # shorter runs on average: one gather costs less than a call for each run
 PADDED_MAX_TOKENS = 256  # lone rows up to here: copying costs less than a call for each row
 FOLD_MAX_ROWS = 64  # up to here a KV head's query heads go into the query axis (1.5 × at 41 rows)
 

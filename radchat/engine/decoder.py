@@ -50,7 +50,6 @@ class Decoder:
         taken.check_all_used()
         self._rope = RopeTable(config.rope, dtype)
 
-    @torch.no_grad()
     def forward(
         self,
         ids: Tensor,
@@ -65,9 +64,24 @@ class Decoder:
         Gives float32 logits [R, vocab] of the rows logit_rows [R].
         """
         self.tokens_computed += len(ids)
-        nothing = torch.empty(0, self.config.vocab_size)
-        if len(ids) == 0:
-            return nothing
+        logits = torch.empty(len(logit_rows), self.config.vocab_size)
+        if len(ids) > 0:
+            # 6 % of a small model's decode step; its tensors must not be changed outside of it,
+            # which samplers do to logits, so those are copied to one that may
+            with torch.inference_mode():
+                self._run(ids, positions, slots, plan, pool, logit_rows, logits)
+        return logits
+
+    def _run(
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        slots: Tensor,
+        plan: Plan,
+        pool: KVPool,
+        logit_rows: Tensor,
+        logits: Tensor,
+    ) -> None:
         x = self._embedding.index_select(0, ids)
         angles = self._rope.rows(positions)
         last = len(self._layers) - 1
@@ -75,9 +89,8 @@ class Decoder:
             # the last layer's rows go no further than the logits asked for
             rows = logit_rows if index == last else None
             x = layer.forward(x, angles, slots, plan, pool.layer(index), rows)
-        if len(logit_rows) == 0:
-            return nothing
-        return self._head(_rms_norm(x, self._norm, self.config.norm_eps)).float()
+        if len(logit_rows) > 0:
+            logits.copy_(self._head(_rms_norm(x, self._norm, self.config.norm_eps)))
 
 
 class _Layer:

@@ -269,6 +269,45 @@ def test_a_mixed_batch_equals_each_sequence_alone(case: str) -> None:
     torch.testing.assert_close(got, torch.stack(alone), rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=lambda d: str(d)[6:])
+@FAMILIES
+def test_greedy_ids_are_the_same_cold_warm_forked_and_batched(
+    case: str, dtype: torch.dtype
+) -> None:
+    decoder = our(case, dtype)
+    prompts = [some_ids(n, seed=20 + n) for n in (37, 16, 50)]
+    cold = []
+    for prompt in prompts:
+        sequence = Running(decoder)
+        sequence.extend(prompt, rows=[])
+        cold.append(sequence.greedy(16))
+    for prompt, want in zip(prompts, cold, strict=True):
+        warm = Running(decoder)
+        for a, b in pairwise([0, 5, 6, len(prompt) - 1, len(prompt)]):
+            warm.extend(prompt[a:b], rows=[])
+        assert warm.greedy(16) == want
+        forked = Running(decoder)  # the same text again in pages of its own, all but a copied page
+        forked.pool.data.copy_(warm.pool.data)
+        forked.pool.copy_pages([(forked.table[0], forked.table[20])])
+        forked.table = [forked.table[20], *forked.table[1:20]]
+        forked.ids = list(prompt)
+        assert forked.greedy(16) == want
+    config = decoder.config
+    pool = KVPool(config.num_layers, 40, 16, config.num_kv_heads, config.head_dim, dtype)
+    pages = random.Random(2).sample(range(1, 40), 15)
+    tables = [pages[i : i + 5] for i in range(0, 15, 5)]
+    new, starts = prompts, [0, 0, 0]
+    found: list[list[int]] = [[], [], []]
+    for _ in range(16):
+        parts = list(zip(tables, starts, new, strict=True))
+        ends = torch.tensor([len(ids) for ids in new]).cumsum(0) - 1
+        best = run_step(decoder, pool, parts, ends.tolist()).argmax(-1).tolist()
+        starts = [start + len(ids) for start, ids in zip(starts, new, strict=True)]
+        new = [[i] for i in best]
+        found = [have + more for have, more in zip(found, new, strict=True)]
+    assert found == cold
+
+
 def test_rows_that_ask_for_no_logits_still_write_their_kv_and_are_counted() -> None:
     ids = some_ids(30, seed=6)
     decoder = Decoder(*tiny_model("llama")[:2], torch.float32)
