@@ -99,8 +99,9 @@ def status_lines(found: dict[str, Any]) -> list[str]:
     loading = found.get("loading")
     state = found["state"]
     if loading:
-        share = 100 * loading["done"] // max(loading["total"], 1)
-        state = f"loading {loading['model']} {share}%"
+        state = f"loading {loading['model']}"
+        if loading.get("total"):
+            state += f" {100 * loading['done'] // loading['total']}%"
     rows: list[tuple[str, Any]] = [
         ("state", state),
         ("pid", f"{found['pid']}, up {found['uptime_s']:.0f} s"),

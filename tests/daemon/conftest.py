@@ -146,6 +146,15 @@ class Home:
         shutil.rmtree(self.root, ignore_errors=True)
 
 
+@pytest.fixture(scope="module")
+def shared(sources: str) -> Iterator[Home]:
+    """A home whose daemon serves the tests of a module that leave it as it was."""
+    home = Home(Path(tempfile.mkdtemp(prefix="rc-", dir="/tmp")), sources)
+    home.daemon()
+    yield home
+    home.clean_up()
+
+
 @pytest.fixture
 def home(monkeypatch: pytest.MonkeyPatch, sources: str) -> Iterator[Home]:
     root = Path(tempfile.mkdtemp(prefix="rc-", dir="/tmp"))

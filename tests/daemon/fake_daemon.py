@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import threading
 import time
 from collections.abc import AsyncGenerator
 from typing import Any, Literal
@@ -31,11 +32,11 @@ class FakeService:
         self.cancelled = 0
         self.closed_at = 0.0
         self.busy = False
-        self._state: State = "ready"
+        self.enough = threading.Event()
 
     @property
     def state(self) -> State:
-        return self._state
+        return "ready"
 
     async def start(self) -> None:
         how = os.environ.get("RADCHAT_FAKE_START", "")
@@ -57,6 +58,8 @@ class FakeService:
         }
 
     async def cancel(self, *, request: str) -> dict[str, Any]:
+        if request == "the computing":
+            self.enough.set()
         return {"cancelled": request == "known"}
 
     async def sessions_list(self) -> dict[str, Any]:
@@ -99,7 +102,7 @@ class FakeService:
             if verb == "break":
                 raise ValueError(SECRET)
             if verb == "compute":
-                await asyncio.to_thread(_compute, 1.0)
+                await asyncio.to_thread(self._compute)
             for i in range(int(number or 1)):
                 if verb == "slow":
                     await asyncio.sleep(0.02)
@@ -112,12 +115,10 @@ class FakeService:
                 self.cancelled += 1
                 self.closed_at = time.monotonic()
 
-
-def _compute(seconds: float) -> None:
-    """A thread that wants the interpreter all the time."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        sum(range(1000))
+    def _compute(self) -> None:
+        """A thread that wants the interpreter all the time, until somebody has had enough."""
+        while not self.enough.is_set():
+            sum(range(1000))
 
 
 def main() -> int:

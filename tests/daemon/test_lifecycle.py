@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 
+from radchat import __version__
 from radchat.client import Client, stop_daemon
 from radchat.daemon.lifecycle import (
     DaemonInfo,
@@ -32,7 +33,7 @@ from radchat.daemon.lifecycle import (
 from radchat.errors import Busy, ConfigInvalid, RadchatError, Unreachable
 from radchat.paths import Places
 from radchat.protocol import PROTOCOL, build_id
-from tests.daemon.conftest import FAKE, Home, alive, finish, wait_until
+from tests.daemon.conftest import Home, alive, copy_sources, finish, wait_until
 
 INFO = DaemonInfo(1, 2.0, "b", PROTOCOL, "/s")
 
@@ -305,7 +306,7 @@ def test_a_second_signal_ends_it_at_once(home: Home) -> None:
 
 
 def test_stop_lets_a_short_answer_end_and_refuses_new_ones(home: Home) -> None:
-    client = home.client(start=False) if home.held else home.client()
+    client = home.client()
     with client.stream("generate", text="slow 25") as events:
         next(events)
         client.call("stop")
@@ -440,7 +441,27 @@ def test_asking_whether_a_lock_is_held_makes_no_file(home: Home) -> None:
     assert list(home.root.iterdir()) == []
 
 
-def test_the_build_names_the_code_and_its_release() -> None:
-    assert build_id().startswith("0.1.0+")
-    assert isinstance(Places.from_env({"RADCHAT_HOME": "/x"}).environ(), dict)
-    assert FAKE[1] == "-P"
+def test_the_build_names_the_release_and_changes_with_a_file(home: Home, tmp_path: Path) -> None:
+    path = copy_sources(tmp_path)
+    code = "from radchat.protocol import build_id; print(build_id())"
+
+    def build() -> str:
+        run = home.popen(sys.executable, "-P", "-c", code, PYTHONPATH=path)
+        return run.communicate(timeout=10)[0].strip()
+
+    assert build() == build_id()
+    assert build_id().startswith(f"{__version__}+")
+    (tmp_path / "radchat_kernels" / "new.py").touch()
+    assert build() != build_id()
+
+
+def test_a_child_in_another_folder_finds_the_same_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir("/tmp")
+    for env in (
+        {"RADCHAT_HOME": "there", "RADCHAT_CONFIG": "c.toml"},
+        {"HOME": "/h", "XDG_RUNTIME_DIR": "/r"},
+        {"HOME": "/h"},
+    ):
+        places = Places.from_env(env)
+        monkeypatch.chdir("/")
+        assert Places.from_env({"HOME": "/h", **places.environ()}) == places
