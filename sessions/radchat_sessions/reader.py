@@ -136,6 +136,12 @@ class Reader:
             raise NotFound(f"no message {message_id[:8]}")
         return _message(row)
 
+    def parent(self, message_id: str) -> str | None:
+        row = self._db.one("SELECT parent FROM messages WHERE id = ?", message_id)
+        if row is None:
+            raise NotFound(f"no message {message_id[:8]}")
+        return None if row["parent"] is None else str(row["parent"])
+
     def path(self, message_id: str | None) -> list[Message]:
         """From the root to ``message_id``; empty for None, the point before everything."""
         if message_id is None:

@@ -342,16 +342,14 @@ class Turns(Heads):
             dumps(clean(prompt.extra)),
             self._clock(),
         )
-        path = self.path(last)
-        if len(prompt.shares) > len(path):
-            raise Refused(f"{len(prompt.shares)} shares for a path of {len(path)} messages")
-        shared = path[len(path) - len(prompt.shares) :]
-        for message, (start, stop) in zip(shared, prompt.shares, strict=True):
+        message: str | None = last
+        for start, stop in reversed(prompt.shares):
+            if message is None:
+                raise Refused(f"{len(prompt.shares)} shares are more than its path has messages")
             if not 0 <= start <= stop <= length:
                 raise Refused(f"a share of {start} to {stop} in a prompt of {length} ids")
-            self._db.do(
-                "INSERT INTO shares VALUES (?, ?, ?, ?)", message.id, prompt_id, start, stop
-            )
+            self._db.do("INSERT INTO shares VALUES (?, ?, ?, ?)", message, prompt_id, start, stop)
+            message = self.parent(message)
         return prompt_id
 
     def _branch_to_answer(self, running: Running) -> Placed | None:

@@ -172,7 +172,7 @@ def test_a_prompt_that_keeps_more_than_there_is_is_refused_and_leaves_nothing(ta
     refused("can't keep -1", replace(plain, base_message=answer.id, kept=-1))
     refused("can't keep 1 of 0", replace(plain, kept=1))
     refused("is an answer", replace(plain, base_message=answer.parent, kept=1))
-    refused("shares for a path of 3", replace(plain, shares=[(0, 1)] * 4))
+    refused("more than its path has", replace(plain, shares=[(0, 1)] * 4))
     refused("share of 0 to 2", replace(plain, shares=[(0, 2)]))
     assert talk.store.messages(talk.id) == before
     assert talk.head == answer.id

@@ -12,7 +12,9 @@ from radchat_sessions.messages import NewAnswer, NewMessage, NewPrompt, text_par
 from radchat_sessions.store import Store
 
 README = (Path(__file__).parents[2] / "sessions" / "README.md").read_text()
-ROW = re.compile(r"^\| `(\[.*\])` \| (?:nothing|`([0-9a-f]+)`) \| `(b2:[0-9a-f]{32})` \|$", re.M)
+ROW = re.compile(
+    r"^\| `(\[.*\])` \| (?:nothing|`([0-9a-f]+)`) \| `(b2:[0-9a-f]{32})` \|$", re.MULTILINE
+)
 
 
 def test_the_digests_in_the_readme_follow_from_the_lines_beside_them() -> None:
