@@ -33,12 +33,7 @@ def fetch(repo: str, say: Say) -> dict[str, Any]:
     Raises Unreachable, NotFound, RadchatError (needs a login, disk too full).
     """
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HfHubHTTPError,
-        HFValidationError,
-        RepositoryNotFoundError,
-    )
+    from huggingface_hub.errors import HFValidationError
 
     endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
     why_not = _unreachable(endpoint)
@@ -60,20 +55,38 @@ def fetch(repo: str, say: Say) -> dict[str, Any]:
             allow_patterns=[f.filename for f in wanted],
             tqdm_class=_bar(say),
         )
-    except GatedRepoError as error:
-        raise RadchatError(
-            f"{repo} asks for its licence to be accepted: do so on {endpoint}/{repo}, then: "
-            "hf auth login"
-        ) from error
-    except (RepositoryNotFoundError, HFValidationError) as error:
-        raise NotFound(
-            f"{endpoint} has no model {repo} (or it is private: hf auth login)", model=repo
-        ) from error
-    except HfHubHTTPError as error:
-        raise Unreachable(f"{endpoint} answered: {error}", model=repo) from error
-    except OSError as error:  # huggingface_hub's connection errors are OSErrors too
+    except (HFValidationError, OSError) as error:  # all of the library's are OSErrors
+        known = _explained(repo, endpoint, error)
+        if known is not None:
+            raise known from error
         return _cached(repo, endpoint, str(error))
     return {"folder": folder, "commit": Path(folder).name}
+
+
+def _explained(repo: str, endpoint: str, error: BaseException) -> RadchatError | None:
+    """What the hub answered, if it did; a dry run hides that in the cause of its error."""
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HfHubHTTPError,
+        HFValidationError,
+        RepositoryNotFoundError,
+    )
+
+    first: BaseException | None = error
+    while first is not None and not isinstance(first, (HfHubHTTPError, HFValidationError)):
+        first = first.__cause__
+    if isinstance(first, GatedRepoError):
+        return RadchatError(
+            f"{repo} asks for its licence to be accepted: do so on {endpoint}/{repo}, then: "
+            "hf auth login"
+        )
+    if isinstance(first, (RepositoryNotFoundError, HFValidationError)):
+        return NotFound(
+            f"{endpoint} has no model {repo} (or it is private: hf auth login)", model=repo
+        )
+    if isinstance(first, HfHubHTTPError):
+        return Unreachable(f"{endpoint} answered: {first}", model=repo)
+    return None
 
 
 def _unreachable(endpoint: str) -> str | None:
@@ -175,6 +188,7 @@ def _bar(say: Say | None) -> Any:
 
 
 def main() -> int:
+    os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"  # read when the library is imported
     lines = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
     os.dup2(2, 1)
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from radchat.errors import NotFound, RadchatError, UsageError
 from radchat.models.child import Progress, Step, run_module
@@ -39,6 +40,10 @@ _LABELS = {
 }
 
 
+Convert = Callable[[Sequence[str]], dict[str, Any]]
+RunModule = Callable[[str, Sequence[str], Progress, Mapping[str, str]], Any]
+
+
 @dataclass(frozen=True, slots=True)
 class Outside:
     """What a pull needs of the world; tests give their own."""
@@ -46,6 +51,7 @@ class Outside:
     aliases: Mapping[str, Alias] = field(default_factory=lambda: ALIASES)
     pips: Sequence[Sequence[str]] | None = None  # None: those of this machine
     free_bytes: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free
+    run: RunModule = run_module
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +99,21 @@ def pull(
         with _work_folder(places) as work:
             found = _find(origin, from_file, work, outside, progress)
             about = {"name": name, "source": origin.text}
-            entry = _convert(places, about, found, work, progress)
+            progress(Step("converting"))
+            entry = _convert(
+                places,
+                about,
+                found,
+                work,
+                lambda words: outside.run("radchat.engine.convert", words, progress, _LABELS),
+            )
     _use_if_first(places, entry.name)
     return entry
 
 
-def ensure(places: Places, ref: str, progress: Progress = _silent) -> ModelEntry:
+def ensure(
+    places: Places, ref: str, progress: Progress = _silent, outside: Outside | None = None
+) -> ModelEntry:
     """``resolve``, but a path to a Hugging Face folder or .gguf file is converted if it must be."""
     try:
         origin = classify(ref)
@@ -106,7 +121,7 @@ def ensure(places: Places, ref: str, progress: Progress = _silent) -> ModelEntry
         return resolve(places, ref)
     if origin.path is None or (origin.path / "radchat.json").is_file():
         return resolve(places, ref)
-    return pull(places, ref, progress=progress)
+    return pull(places, ref, progress=progress, outside=outside)
 
 
 def _use_if_first(places: Places, name: str) -> None:
@@ -180,7 +195,7 @@ def _find(
     if origin.path is not None:
         return _Found(origin.path, state_of(origin.path), (f"local {origin.kind} {origin.path}",))
     if origin.kind == "hub":
-        got = run_module("radchat.models.hub", [origin.text], progress, _LABELS)
+        got = outside.run("radchat.models.hub", [origin.text], progress, _LABELS)
         step = f"hub {origin.text} at {got['commit']}"
         return _Found(Path(got["folder"]), str(got["commit"]), (step,))
     return _find_alias(outside.aliases[origin.text], from_file, work, outside, progress)
@@ -212,22 +227,16 @@ def _find_alias(
 
 
 def _convert(
-    places: Places, about: Mapping[str, object], found: _Found, work: Path, progress: Progress
+    places: Places, about: Mapping[str, Any], found: _Found, work: Path, convert: Convert
 ) -> ModelEntry:
-    about = {
+    full = {
         **about,
         "source_state": found.state,
         "license": found.license,
         "steps": list(found.steps),
     }
     part = work / "model"
-    progress(Step("converting"))
-    made = run_module(
-        "radchat.engine.convert",
-        [str(found.path), str(part), json.dumps(about)],
-        progress,
-        _LABELS,
-    )
+    made = convert([str(found.path), str(part), json.dumps(full)])
     if (work / "LICENSE").exists():  # from the wheel
         (work / "LICENSE").replace(part / "LICENSE")
     name = made["name"]
