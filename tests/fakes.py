@@ -14,11 +14,11 @@ from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
-from radchat.engine.kv_pool import KVPool
 from torch import Tensor
 
 from radchat.engine.detokenize import ByteDetokenizer, StopChecker
 from radchat.engine.engine import Engine
+from radchat.engine.kv_pool import KVPool
 from radchat.engine.prefix_cache import PrefixCache
 from radchat.engine.request import Event, Finished, Ids, Request, SamplingParams, Tokens
 from radchat.engine.scheduler import SchedulerOptions
@@ -57,7 +57,9 @@ class ByteTokenizer:
     def text(self, request: Request) -> tuple[ByteDetokenizer, StopChecker]:
         """The engine's TextFactory."""
         table = [bytes([i]) for i in range(256)] + [b""] * (VOCAB - 256)
-        return ByteDetokenizer(table, request.ids[-8:]), StopChecker(request.params.stop)
+        return ByteDetokenizer(table, request.ids[len(request.ids) - request.said :]), StopChecker(
+            request.params.stop
+        )
 
 
 def hashed(ids: Sequence[int]) -> int:
@@ -115,7 +117,7 @@ class ScriptedModel:
         self._scores = scores
         self._on_forward = on_forward  # gets the rows of a step, e.g. to advance a clock
 
-    def forward(  # noqa: PLR0917 - the decoder's own signature
+    def forward(
         self,
         ids: Tensor,
         positions: Tensor,

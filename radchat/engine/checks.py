@@ -20,6 +20,8 @@ def check_request(
     if not 0 <= request.first_choice < 2**31:
         raise InvalidInput(f"first_choice: got {request.first_choice!r}", field="first_choice")
     num = len(request.ids)
+    if not 0 <= request.said <= num:
+        raise InvalidInput(f"said: want 0 to {num} (got {request.said})", field="said")
     if not num:
         raise InvalidInput("the prompt is empty", field="ids")
     if request.ids.typecode != "I":

@@ -74,6 +74,7 @@ class Choice:
     scored: int = 0  # rows of the prompt whose log probabilities are known
     lent: Priority = Priority.BACKGROUND  # its own, or a follower's higher one
     admitted: int = 0  # order of admission
+    followers: int = 0  # requests that wait for what this one computes
     passed: int = 0  # later arrivals admitted while this one waited
     retractions: int = 0
     common: dict[int, int] = field(default_factory=dict)  # admission -> ids shared with it

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
 from radchat.engine import sampling
+from radchat.engine.batch import Work
 from radchat.engine.choice import Choice, Group
 from radchat.engine.meters import Meters
 from radchat.engine.prefix_cache import PrefixCache
@@ -21,7 +23,7 @@ from radchat.engine.request import (
     Tokens,
 )
 from radchat.engine.runner import wanted_rows
-from radchat.engine.scheduler import Scheduler, Work
+from radchat.engine.scheduler import Scheduler
 from radchat.engine.words import TextFactory, Words
 from radchat.errors import RadchatError
 
@@ -45,7 +47,9 @@ class Delivery:
 
     def choice(self, group: Group, index: int, ids: Ids) -> Choice:
         words = Words(*self._text(group.request))
-        return Choice(group, index, ids, words, sampling.Seen(group.request.ids))
+        request = group.request
+        said = Counter(request.ids[len(request.ids) - request.said :])
+        return Choice(group, index, ids, words, sampling.Seen(request.ids, said))
 
     def start(self, choice: Choice, events: list[Event]) -> None:
         group, meters = choice.group, self._meters

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from radchat.engine import sampling
+from radchat.engine.batch import Work
 from radchat.engine.checks import Poison, check_idle, check_request
 from radchat.engine.choice import Group
 from radchat.engine.delivery import Delivery
@@ -23,7 +24,7 @@ from radchat.engine.meters import Meters
 from radchat.engine.prefix_cache import Lease, NodeView, PrefixCache
 from radchat.engine.request import Event, FinishReason, Ids, Request
 from radchat.engine.runner import Model, Runner
-from radchat.engine.scheduler import Scheduler, SchedulerOptions, Work
+from radchat.engine.scheduler import Scheduler, SchedulerOptions
 from radchat.engine.words import TextFactory
 from radchat.errors import InvalidInput
 
@@ -139,6 +140,10 @@ class Engine:
 
     def evict(self, num_pages: int) -> int:
         return self.cache.evict(num_pages)
+
+    def forget(self, ids: Ids, start: int) -> int:
+        """Evict what is cached of ``ids`` from ``start`` on; returns tokens freed."""
+        return self.cache.forget(ids, start) * self.cache.page_size
 
     def clear(self) -> int:
         """Evict all that no running request relies on; returns pages freed."""

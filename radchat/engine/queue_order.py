@@ -2,8 +2,9 @@
 
 ``lpm``: what is overdue first, then foreground, then by how long a request has waited compared
 with the work it brings (response ratio, in powers of two), and among equals the longest matched
-prefix, then the highest hit rate. So a hot request goes first, as long as a cold one has not
-waited for as long as its own prompt takes. ``fcfs`` and ``random`` are for comparison.
+prefix, then the highest hit rate, then the least work. So a hot request goes first, as long as a
+cold one has not waited for as long as its own prompt takes. ``fcfs`` and ``random`` are there for
+comparison.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ def _lpm_key(entry: Waiting, now: float, tokens_per_s: float) -> tuple[float, ..
     if entry.is_overdue:
         return (0, *_arrival(entry))
     age = math.floor(math.log2(1 + waited / service))
-    return (1, entry.priority, -age, -entry.matched, -entry.matched / length, *_arrival(entry))
+    rate = entry.matched / length
+    return (1, entry.priority, -age, -entry.matched, -rate, service, *_arrival(entry))
 
 
 def shared_len(a: bytes, b: bytes) -> int:

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import torch
-from radchat_kernels.plan import Plan, Segment, plan
 from torch import Tensor
 
+from radchat.engine.batch import Work
 from radchat.engine.choice import Choice
 from radchat.engine.kv_pool import KVPool
 from radchat.engine.prefix_cache import Lease
-from radchat.engine.scheduler import Work
+from radchat_kernels.plan import Plan, Segment, plan
 
 
 class Model(Protocol):
@@ -24,7 +24,7 @@ class Model(Protocol):
     @property
     def context_length(self) -> int: ...
 
-    def forward(  # noqa: PLR0917 - the decoder's own signature
+    def forward(
         self,
         ids: Tensor,
         positions: Tensor,

@@ -13,9 +13,11 @@ What it holds:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from radchat.engine.batch import Work, compose
 from radchat.engine.choice import Choice
 from radchat.engine.prefix_cache import PrefixCache
 from radchat.engine.queue_order import Waiting, queue_order, shared_len
@@ -29,25 +31,12 @@ class SchedulerOptions:
     policy: str = "lpm"  # or fcfs, random
     chunk_tokens: int = 512
     max_running: int = 64  # rows of one priority; forks of a running request may exceed it
-    max_passed: int = 32
+    max_passed: int = 128
     max_retractions: int = 6
     growth_tokens: int = 64  # room left for each running request's next tokens at an admission
     scoring_chunk: int = 128  # prompt log probabilities need a row of logits for every token
     follow: bool = True
     seed: int = 0  # of the random policy
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """Run tokens [start, end) of a choice in this step."""
-
-    choice: Choice
-    start: int
-    end: int
-
-    @property
-    def draws(self) -> bool:
-        return self.end == len(self.choice.ids)
 
 
 @dataclass(slots=True)
@@ -100,9 +89,30 @@ class Scheduler:
         self._grow(out)
         for choice in self.running:
             choice.lent = self._own_priority(choice)
+            choice.followers = 0
         self._admit(out, now, may_admit=self.retractions == before)
-        self._compose(out)
+        by_priority: dict[Priority, list[Choice]] = {priority: [] for priority in Priority}
+        for choice in self.running:
+            by_priority[self._own_or_lent(choice)].append(choice)
+        out.work = compose(
+            by_priority,
+            page_size=self._cache.page_size,
+            chunk_tokens=self._options.chunk_tokens,
+            scoring_chunk=self._options.scoring_chunk,
+            urgency=self._urgency(now) if self._options.policy == "lpm" else None,
+        )
         return out
+
+    def _urgency(self, now: float) -> Callable[[Choice], tuple[float, float]]:
+        """Short prompts, and those that others wait for, overtake long ones, again with ageing."""
+        speed = self._prefill_speed()
+
+        def key(choice: Choice) -> tuple[float, float]:
+            waited = max(0.0, now - choice.group.arrived)
+            age = math.floor(math.log2(1 + waited * speed / choice.pending))
+            return -age, choice.pending / (1 + choice.followers)
+
+        return key
 
     # -- memory -------------------------------------------------------------------------------
 
@@ -155,6 +165,7 @@ class Scheduler:
             leader = self._leader(entry) if self._options.follow else None
             if leader is not None:
                 leader.lent = min(leader.lent, entry.priority)
+                leader.followers += 1
                 continue
             if not may_admit or (background_blocked and entry.priority is Priority.BACKGROUND):
                 continue
@@ -262,41 +273,8 @@ class Scheduler:
                 continue
             if lease.computed_len <= max(entry.matched, other.group.prompt_len):
                 continue  # prompts are shown as they are computed
-            if shared_len(choice.raw, lease.ids.tobytes()) > entry.matched:
+            if (
+                choice.raw.startswith(other.raw)
+                and shared_len(choice.raw, lease.ids.tobytes()) > entry.matched
+            ):
                 self._cache.show(lease)
-
-    # -- the batch ----------------------------------------------------------------------------
-
-    def _compose(self, out: Schedule) -> None:
-        """Foreground rows, foreground chunks, then background with what is left of the budget."""
-        budget = self._options.chunk_tokens
-        for priority in Priority:
-            mine = [c for c in self.running if self._own_or_lent(c) is priority]
-            if priority is Priority.BACKGROUND and budget <= 0:
-                return
-            for choice in mine:
-                if choice.pending == 1:
-                    out.work.append(Work(choice, choice.next_row, len(choice.ids)))
-                    budget -= 1
-            for choice in mine:
-                if choice.pending > 1:
-                    end = self._chunk_end(choice, budget, is_first=not out.work)
-                    if end is None:
-                        break
-                    out.work.append(Work(choice, choice.next_row, end))
-                    budget -= end - choice.next_row
-
-    def _chunk_end(self, choice: Choice, budget: int, *, is_first: bool) -> int | None:
-        """A page's edge or the end of the ids; None: the budget does not reach one."""
-        page, start, last = self._cache.page_size, choice.next_row, len(choice.ids)
-        if choice.is_scoring:
-            budget = min(budget, self._options.scoring_chunk)
-        end = start + budget
-        if end >= last:
-            return last
-        end -= end % page
-        if end <= start:
-            if not is_first:
-                return None
-            end = min(last, (start // page + 1) * page)
-        return end

@@ -227,7 +227,7 @@ def test_an_answer_cut_inside_a_character_ends_with_one_mark_and_can_be_continue
     assert text(events, "a") == "ab�"
     assert finished(events, "a").kept == 4
     going_on = opening() + array("I", output(events, "a"))
-    more = run(engine, ask("b", going_on, max_tokens=3))
+    more = run(engine, Request("b", going_on, greedy(3), said=4))
     assert text(more, "b") == "😀c"
 
 
@@ -293,15 +293,15 @@ def test_choices_differ_repeat_and_are_those_of_single_requests() -> None:
         assert output(run(scripted_engine(scores=random_scores), alone), "b") == outs[choice]
 
 
-def test_a_choice_continued_later_goes_on_as_it_would_have() -> None:
-    whole = Request("a", opening(), SamplingParams(seed=7, max_tokens=20), first_choice=3)
+@pytest.mark.parametrize("penalty", [0.0, 1.5])
+def test_a_choice_continued_later_goes_on_as_it_would_have(penalty: float) -> None:
+    def params(max_tokens: int) -> SamplingParams:
+        return SamplingParams(seed=7, max_tokens=max_tokens, frequency_penalty=penalty)
+
+    whole = Request("a", opening(), params(20), first_choice=3)
     out = output(run(scripted_engine(scores=random_scores), whole), "a")
-    rest = Request(
-        "b",
-        opening() + array("I", out[:9]),
-        SamplingParams(seed=7, max_tokens=11),
-        first_choice=3,
-    )
+    ids = opening() + array("I", out[:9])
+    rest = Request("b", ids, params(11), first_choice=3, said=9)
     assert output(run(scripted_engine(scores=random_scores), rest), "b") == out[9:]
 
 
@@ -408,6 +408,7 @@ REFUSED: list[tuple[str, Callable[[], Request]]] = [
     ("n", lambda: ask("x", n=MAX_CHOICES + 1)),
     ("running already", lambda: ask("good")),
     ("first_choice", lambda: Request("x", opening(), greedy(1), first_choice=-1)),
+    ("said", lambda: Request("x", opening(), greedy(1), said=99)),
     ("temperature", lambda: Request("x", opening(), SamplingParams(temperature=math.nan))),
     ("logit_bias", lambda: ask("x", logit_bias={260: 1.0})),
     ("stop_ids", lambda: ask("x", stop_ids=frozenset({-1}))),

@@ -235,6 +235,33 @@ def test_a_running_answer_goes_on_while_another_prompt_is_computed() -> None:
         assert [e for e in step if isinstance(e, Progress) and e.request_id == "reads"]
 
 
+def test_a_short_prompt_overtakes_a_long_one_which_still_moves() -> None:
+    engine = scripted_engine(options=SchedulerOptions(chunk_tokens=128))
+    engine.submit(ask("long", prompt(0, 1000), 1))
+    engine.step()
+    engine.submit(ask("short", prompt(1, 150), 1))
+    done: dict[str, list[int]] = {"long": [], "short": []}
+    for _ in range(3):
+        for event in engine.step():
+            if isinstance(event, Progress):
+                done[event.request_id].append(event.computed_tokens)
+    assert done == {"short": [96, 150], "long": [160, 224, 352]}
+
+
+@pytest.mark.parametrize(("seconds", "first"), [(0.0, "short"), (1.5, "long")])
+def test_a_long_prompt_that_has_waited_enough_is_overtaken_no_more(
+    seconds: float, first: str
+) -> None:
+    clock = LogicalClock()
+    engine = scripted_engine(options=SchedulerOptions(chunk_tokens=128), clock=clock)
+    engine.submit(ask("long", prompt(0, 1000), 1))
+    engine.step()
+    clock.advance(seconds)  # at a thousand tokens a second
+    engine.submit(ask("short", prompt(1, 150), 1))
+    touched = [e.request_id for e in engine.step() if isinstance(e, Progress)]
+    assert touched[0] == first
+
+
 def test_a_budget_that_answers_use_up_still_lets_a_prompt_go_on() -> None:
     engine = scripted_engine(options=SchedulerOptions(chunk_tokens=PAGE))
     for number in range(20):

@@ -1,0 +1,71 @@
+"""What one step runs: rows of answers, chunks of prompts, within a budget of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from radchat.engine.choice import Choice
+from radchat.engine.request import Priority
+
+Urgency = Callable[[Choice], tuple[float, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Run tokens [start, end) of a choice in this step."""
+
+    choice: Choice
+    start: int
+    end: int
+
+    @property
+    def draws(self) -> bool:
+        return self.end == len(self.choice.ids)
+
+
+def compose(
+    running: Mapping[Priority, Sequence[Choice]],
+    *,
+    page_size: int,
+    chunk_tokens: int,
+    scoring_chunk: int,
+    urgency: Urgency | None,
+) -> list[Work]:
+    """Foreground rows, foreground chunks, then background with what is left of ``chunk_tokens``.
+
+    Chunks go in order of ``urgency``, or of admission without one; but the oldest prompt of a
+    priority has a quarter of the budget, and at least a page, for itself: it never stands still.
+    A chunk ends on a page's edge or where the ids end.
+    """
+    work: list[Work] = []
+    budget = chunk_tokens
+    for priority in Priority:
+        if priority is Priority.BACKGROUND and budget <= 0:
+            break
+        for choice in running[priority]:
+            if choice.pending == 1:
+                work.append(Work(choice, choice.next_row, len(choice.ids)))
+                budget -= 1
+        extending = [choice for choice in running[priority] if choice.pending > 1]
+        reserved = max(page_size, budget // 4)
+        for choice in sorted(extending, key=urgency) if urgency else extending:
+            if choice is extending[0]:
+                room, reserved = max(budget, page_size), 0
+            else:
+                room = budget - reserved
+            if choice.is_scoring:
+                room = min(room, scoring_chunk)
+            end = _chunk_end(choice, room, page_size)
+            if end > choice.next_row:
+                work.append(Work(choice, choice.next_row, end))
+                budget -= end - choice.next_row
+    return work
+
+
+def _chunk_end(choice: Choice, room: int, page_size: int) -> int:
+    """The end of the ids, or the last page's edge within ``room`` tokens, if there is one."""
+    start, last = choice.next_row, len(choice.ids)
+    if room >= last - start:
+        return last
+    return start + max(0, room - (start + room) % page_size)
