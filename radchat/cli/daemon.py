@@ -111,7 +111,7 @@ def status_lines(found: dict[str, Any]) -> list[str]:
         ("requests", _requests(found)),
         ("socket", found["socket"]),
         ("log", found["log"]),
-        *((f"from {Path(place).name}", place) for place in found.get("locations") or ()),
+        *(("code", place) for place in found.get("locations") or ()),
     ]
     return [f"{name:<10}{value}" for name, value in rows if value]
 

@@ -48,19 +48,27 @@ def alive(pid: int) -> bool:
 def copy_sources(to: Path) -> str:
     """The three packages at ``to``, sizes and times kept: the same build. As a PYTHONPATH."""
     for root, package in zip(ROOTS, PACKAGES, strict=True):
-        shutil.copytree(
-            REPO / root / package, to / package, ignore=shutil.ignore_patterns("__pycache__")
-        )
+        ignore = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(REPO / root / package, to / package, ignore=ignore)
     return str(to)
+
+
+def build_of(sources: str) -> str:
+    code = "from radchat.protocol import build_id; print(build_id())"
+    env = {**os.environ, "PYTHONPATH": sources}
+    command = [sys.executable, "-P", "-c", code]
+    run = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    return run.stdout.strip()
 
 
 @pytest.fixture(scope="session")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> str:
     """What the daemons of these tests run: a copy, so that an edit meanwhile is no new build."""
-    path = copy_sources(tmp_path_factory.mktemp("sources"))
-    build_id.cache_clear()
-    build_id()
-    return path
+    while True:
+        path = copy_sources(tmp_path_factory.mktemp("sources"))
+        build_id.cache_clear()
+        if build_of(path) == build_id():  # else somebody wrote a file in between
+            return path
 
 
 class Home:
@@ -118,9 +126,12 @@ class Home:
         """A first command as a process of its own."""
         return self.popen(sys.executable, "-P", str(HERE / "fake_client.py"), method, *flags, **env)
 
-    def daemon(self, **env: str) -> subprocess.Popen[str]:
+    def daemon(self, *, wait: bool = True) -> subprocess.Popen[str]:
         """A daemon in the foreground, as somebody who debugs starts it."""
-        return self.popen(*FAKE, **env)
+        process = self.popen(*FAKE)
+        if wait:
+            assert self.info.pid == process.pid
+        return process
 
     def status(self) -> dict[str, Any]:
         exchange = Exchange(self.info.socket or "")

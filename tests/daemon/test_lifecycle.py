@@ -32,8 +32,8 @@ from radchat.daemon.lifecycle import (
 )
 from radchat.errors import Busy, ConfigInvalid, RadchatError, Unreachable
 from radchat.paths import Places
-from radchat.protocol import PROTOCOL, build_id
-from tests.daemon.conftest import Home, alive, copy_sources, finish, wait_until
+from radchat.protocol import PROTOCOL
+from tests.daemon.conftest import Home, alive, build_of, copy_sources, finish, wait_until
 
 INFO = DaemonInfo(1, 2.0, "b", PROTOCOL, "/s")
 
@@ -165,7 +165,7 @@ def test_ten_first_commands_at_once_start_one_daemon_again(home: Home, time_of_t
 
 
 def test_daemons_started_by_hand_at_once_leave_one(home: Home) -> None:
-    processes = [home.daemon() for _ in range(3)]
+    processes = [home.daemon(wait=False) for _ in range(3)]
     wait_until(lambda: sum(p.poll() is None for p in processes) == 1)
     losers = [p for p in processes if p.poll() is not None]
     for loser in losers:
@@ -176,7 +176,7 @@ def test_daemons_started_by_hand_at_once_leave_one(home: Home) -> None:
 def test_a_second_daemon_names_the_first_and_the_first_keeps_its_socket(home: Home) -> None:
     pid = home.client().health["pid"]
     before = Path(home.info.socket or "").stat().st_ino
-    second = home.daemon()
+    second = home.daemon(wait=False)
     _, err = second.communicate(timeout=10)
     assert second.returncode == Busy.exit_code
     assert err == f"error: a daemon (pid {pid}) already runs for {home.places.data}\n"
@@ -441,18 +441,13 @@ def test_asking_whether_a_lock_is_held_makes_no_file(home: Home) -> None:
     assert list(home.root.iterdir()) == []
 
 
-def test_the_build_names_the_release_and_changes_with_a_file(home: Home, tmp_path: Path) -> None:
+def test_the_build_names_the_release_and_changes_with_a_file(tmp_path: Path) -> None:
     path = copy_sources(tmp_path)
-    code = "from radchat.protocol import build_id; print(build_id())"
-
-    def build() -> str:
-        run = home.popen(sys.executable, "-P", "-c", code, PYTHONPATH=path)
-        return run.communicate(timeout=10)[0].strip()
-
-    assert build() == build_id()
-    assert build_id().startswith(f"{__version__}+")
+    before = build_of(path)
+    assert before.startswith(f"{__version__}+")
+    assert build_of(path) == before
     (tmp_path / "radchat_kernels" / "new.py").touch()
-    assert build() != build_id()
+    assert build_of(path) != before
 
 
 def test_a_child_in_another_folder_finds_the_same_places(monkeypatch: pytest.MonkeyPatch) -> None:
