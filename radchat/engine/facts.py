@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from radchat.engine.conversation import Settings, Turn
@@ -64,21 +65,30 @@ def moves_case(turns: Sequence[Turn], settings: Settings) -> str:
     return f"{system}+tools" if tools else system
 
 
-def common_len(a: str, b: str) -> int:
-    """Length of the common beginning, by halving: slices compare faster than characters."""
-    low, high = 0, min(len(a), len(b))
-    if a[:high] == b[:high]:
-        return high
-    while low < high:
-        middle = (low + high + 1) // 2
-        if a[low:middle] == b[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
 def facts_key(source: str, tokenizer: Tokenizer, constants: Mapping[str, str]) -> str:
     """Names the facts of a template with a tokenizer, for whoever keeps them."""
     text = json.dumps([FORMAT, source, tokenizer.hash, dict(sorted(constants.items()))])
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def special_tokens(folder: Path, tokenizer: Tokenizer) -> tuple[dict[str, str], frozenset[int]]:
+    """Names that templates may use (bos_token, eos_token …), and the ids that end a text."""
+    names: dict[str, str] = {}
+    eos: set[int] = set()
+    for file in ("config.json", "generation_config.json"):
+        path = folder / file
+        data = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        for kind in ("bos", "eos", "pad"):
+            value = data.get(f"{kind}_token_id")
+            ids = [value] if isinstance(value, int) else list(value or ())
+            if ids:
+                names[f"{kind}_token"] = tokenizer.decode(ids[:1])
+            if kind == "eos":
+                eos.update(ids)
+    path = folder / "tokenizer_config.json"
+    data = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    for name, value in data.items():
+        text = value.get("content") if isinstance(value, dict) else value
+        if name.endswith("_token") and isinstance(text, str):
+            names[name] = text
+    return names, frozenset(eos)

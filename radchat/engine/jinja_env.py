@@ -26,6 +26,8 @@ from radchat.errors import InvalidInput, ModelBroken
 GIVEN_NAMES = frozenset(
     {"messages", "tools", "documents", "add_generation_prompt", "strftime_now", "raise_exception"}
 )
+# Beside those that any program makes: a division by zero, a macro that calls itself for ever.
+_FAULTS = (ArithmeticError, RecursionError)
 
 
 class _GenerationMarks(jinja2.ext.Extension):
@@ -93,7 +95,7 @@ class CompiledTemplate:
             )
         except jinja2.TemplateError as error:
             raise InvalidInput(f"chat template: {error.message or error}") from error
-        except (TypeError, ValueError, KeyError, AttributeError, IndexError) as error:
+        except (TypeError, ValueError, LookupError, AttributeError, *_FAULTS) as error:
             # a template is a program of a stranger's; its faults are about this conversation
             raise InvalidInput(f"chat template: {type(error).__name__}: {error}") from error
 

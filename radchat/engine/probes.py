@@ -13,7 +13,8 @@ from itertools import pairwise
 from typing import Any
 
 from radchat.engine.conversation import Settings, ToolCall, Turn
-from radchat.engine.facts import KEEP_SWITCHES, Facts, common_len
+from radchat.engine.cuts import common_len
+from radchat.engine.facts import KEEP_SWITCHES, Facts
 from radchat.engine.jinja_env import CompiledTemplate
 from radchat.engine.rendering import Form, Renderer, random_word
 from radchat.engine.tokenizer import Tokenizer

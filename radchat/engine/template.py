@@ -9,7 +9,6 @@ then the prompt is rebuilt from the last *point* that still fits, and says so. d
 
 from __future__ import annotations
 
-import json
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,14 +16,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 from radchat.engine.conversation import Point, Prompt, PromptRecord, Settings, Turn
+from radchat.engine.cuts import common_ids, common_len, insides, shows, trimmed
 from radchat.engine.digests import Digests, settings_changes, settings_hash
-from radchat.engine.facts import KEEP_SWITCHES, Facts, common_len, facts_key, moves_case
+from radchat.engine.facts import KEEP_SWITCHES, Facts, facts_key, moves_case, special_tokens
 from radchat.engine.jinja_env import CompiledTemplate
 from radchat.engine.probes import probe
 from radchat.engine.reasoning import ReasoningSplitter
 from radchat.engine.rendering import Renderer, View, random_word
 from radchat.engine.request import Ids
-from radchat.engine.tokenizer import Tokenizer
+from radchat.engine.tokenizer import Tokenizer, join_surrogates
 from radchat.errors import InvalidInput, ModelBroken
 
 # More new messages than this are an import; their shares are then found by their texts.
@@ -80,7 +80,7 @@ class Template:
         if not path.is_file():
             raise ModelBroken(f"{folder.name} has no chat template: it can complete, not chat")
         source = path.read_text(encoding="utf-8")
-        constants, eos_ids = _special_tokens(folder, tokenizer)
+        constants, eos_ids = special_tokens(folder, tokenizer)
         known = (facts or {}).get(facts_key(source, tokenizer, constants))
         return cls(source, tokenizer, constants=constants, eos_ids=eos_ids, facts=known)
 
@@ -150,7 +150,7 @@ class Template:
         for i in range(start, len(turns)):
             role = turns[i].role
             dropped = role == "system" and i > 0 and roles.get("system later") == "dropped"
-            if dropped or not _shows(view.texts[i], text):
+            if dropped or not shows(view.texts[i], text):
                 raise InvalidInput(
                     f"this model's chat template drops the {role} message at index {i}", index=i
                 )
@@ -168,20 +168,20 @@ class Template:
         return self._rewrite(case, why, gone)
 
     def _gone(self, case: _Case) -> list[int]:
-        """Turns whose reasoning the path still contains and the template no longer shows."""
-        base = self.continue_ids(case.turns[case.last])
-        found = []
+        """Turns whose reasoning the path still contains and the template no longer shows.
+
+        What the path contains is read from its ids: after a fork or a rewrite, what was noted when
+        the answer was made may be true of another path.
+        """
+        hidden: dict[int, str] = {}
         for i, turn in enumerate(case.turns[: case.last + 1]):
-            reasoning = turn.holds or turn.reasoning
-            if not turn.is_sampled or not reasoning or not reasoning.strip():
-                continue
-            if turn.holds is None:  # cleared on another branch, perhaps: the ids decide
-                mine = self.continue_ids(turn)
-                if base[: len(mine)] != mine:
-                    continue
-            if self._renderer.text(reasoning).strip() not in case.text:
-                found.append(i)
-        return found
+            reasoning = join_surrogates(turn.holds or turn.reasoning or "").strip()
+            if turn.is_sampled and reasoning and self.tokenizer.mask(reasoning) not in case.text:
+                hidden[i] = reasoning
+        if not hidden:
+            return []
+        path = self.tokenizer.decode(self.continue_ids(case.turns[case.last]))
+        return [i for i, reasoning in hidden.items() if reasoning in path]
 
     def _rewrite_reason(self, case: _Case, record: PromptRecord, gone: list[int]) -> str:
         """Empty if the old turns stand."""
@@ -193,7 +193,8 @@ class Template:
         if changed or moved:
             # text that stood after the last message cannot be told from an opening by its place
             point = record.points[-1 if moved.startswith("trailing") else 0]
-            if not (point.num_ids and case.digests.fits(point)):
+            stands = point.num_ids and case.digests.fits(point)
+            if not stands or (changed and not self._asked_alike(case, point)):
                 parts = "|".join(changed)
                 return f"settings changed: {parts}" if changed else f"content moved: {moved}"
         if history == "template":
@@ -240,8 +241,10 @@ class Template:
         tail = tail[self._overlap(turn, tail) :]
         replaced = False
         if turn.stopped:
-            first = self.tokenizer.encode(tail, at_start=False).ids[:1]
-            replaced = first != turn.out[-1:]
+            closing = [
+                i for i in self.tokenizer.encode(tail).ids if i in self.tokenizer.control_ids
+            ]
+            replaced = closing[:1] != list(turn.out[-1:])
         reason = "stop token replaced" if replaced else "append"
         return self._from_text(case, "append", reason, len(case.text) - len(tail), base)
 
@@ -250,8 +253,8 @@ class Template:
         assert turn.out is not None
         out = turn.out[:-1] if turn.stopped else turn.out
         own = self.tokenizer.decode_masked(out[-MAX_OVERLAP:])
-        inside_own = _insides(self.tokenizer.control_spans(own))
-        inside_tail = _insides(self.tokenizer.control_spans(tail))
+        inside_own = insides(self.tokenizer.control_spans(own))
+        inside_tail = insides(self.tokenizer.control_spans(tail))
         for n in range(min(len(own), len(tail), MAX_OVERLAP), 0, -1):
             cut = n not in inside_tail and len(own) - n not in inside_own
             if cut and own.endswith(tail[:n]):
@@ -262,7 +265,7 @@ class Template:
         """From the newest point that fits; only points before reasoning that must go."""
         limit = case.last if case.settings.history == "sampled" or not gone else gone[0]
         at, kept = 0, array("I")
-        inside = _insides(self.tokenizer.control_spans(case.text))
+        inside = insides(self.tokenizer.control_spans(case.text))
         for turn in reversed(case.turns[: limit + 1]):
             points = turn.prompt.points if turn.prompt is not None else ()
             fitting = [p for p in points if p.chars not in inside and case.digests.fits(p)]
@@ -277,7 +280,7 @@ class Template:
     def _rebased(self, case: _Case, result: Prompt, gone: list[int]) -> Prompt:
         """The rewrite told relative to the path that has most in common with it."""
         candidates = [
-            (_common_ids(self.continue_ids(turn), result.ids), i)
+            (common_ids(self.continue_ids(turn), result.ids), i)
             for i, turn in enumerate(case.turns[: case.last + 1])
             if turn.is_sampled
         ]
@@ -293,7 +296,7 @@ class Template:
                 cleared.append(i)
         begin = len(result.ids) - len(result.tail)
         tail = result.ids[kept:]
-        common = _common_ids(path, result.ids)
+        common = common_ids(path, result.ids)
         return replace(
             result,
             kept=kept,
@@ -301,7 +304,7 @@ class Template:
             base_is_prompt=kept <= len(record.ids),
             tail=tail,
             rebuilt=max(0, result.rebuilt - (kept - begin)),
-            shares=_trimmed(result.shares, len(tail)),
+            shares=trimmed(result.shares, len(tail)),
             dropped=len(path) - common,
             cleared_holds=tuple(cleared),
             was=self.tokenizer.decode(path[common : common + CUT_CHARS])[:CUT_CHARS],
@@ -320,7 +323,7 @@ class Template:
         encoded = self.tokenizer.encode(case.text[at:], at_start=not base)
         ids = base + encoded.ids
         places = [(at + mark.start, mark.num_ids) for mark in encoded.marks]
-        before = self._before_opening(case)
+        before = self._before_opening(case.view, case.text)
         points = [
             Point(chars, case.digests.at(chars), len(base) + num_ids)
             for chars, num_ids in places[::-1]
@@ -355,30 +358,48 @@ class Template:
 
     # -- places in N ---------------------------------------------------------------------------
 
-    def _before_opening(self, case: _Case) -> int:
-        """Characters of N before what it writes only to ask for an answer."""
-        text = case.text
-        for opening in self.facts.openings.get(case.turns[-1].role, ()):
+    def _before_opening(self, view: View, text: str) -> int:
+        """Characters of ``text``, a view's rendering, before what only asks for an answer."""
+        for opening in self.facts.openings.get(view.messages[-1]["role"], ()):
             if opening and text.endswith(opening):
                 return len(text) - len(opening)
         result = len(text)
         answer = {"role": "assistant", "content": random_word()}
-        answered = replace(case.view, messages=(*case.view.messages, answer))
-        for view in (case.view, answered):
+        for messages in (view.messages, (*view.messages, answer)):
+            other = replace(view, messages=messages)
             try:
-                result = min(result, common_len(text, self._renderer.render(view, opening=False)))
+                result = min(result, common_len(text, self._renderer.render(other, opening=False)))
             except InvalidInput:
                 continue
         return result
 
+    def _asked_alike(self, case: _Case, point: Point) -> bool:
+        """Whether the last prompt, made under today's settings, has its opening at ``point`` too.
+
+        N may begin with the old text and yet go on with something new where the answer stood.
+        """
+        view = replace(case.view, messages=case.view.messages[: case.last])
+        try:
+            text = self._renderer.render(view)
+        except InvalidInput:
+            return False
+        before = self._before_opening(view, text)
+        starts = [start for start, _ in self.tokenizer.control_spans(text) if start <= before]
+        return starts[-1:] == [point.chars]
+
     def _boundaries(self, case: _Case, *, rewrite: bool) -> list[int]:
         """Characters of N before each message after the last sampled turn but the first of them.
 
-        Of a rewrite, before the first too.
+        Of a rewrite, before the closing of that turn too.
         """
-        first = case.last + 1
-        counts = range(first if rewrite else first + 1, len(case.turns))
         places: list[int] = []
+        counts = range(case.last + 2, len(case.turns))
+        if rewrite:
+            tail = self._tail(case)
+            if tail is None:
+                counts = range(case.last + 1, len(case.turns))
+            else:
+                places.append(len(case.text) - len(tail))
         for count in counts:
             if len(counts) <= MAX_BOUNDARY_RENDERINGS:
                 try:
@@ -390,60 +411,3 @@ class Template:
             found = case.text.find(case.view.texts[count].strip(), places[-1] if places else 0)
             places.append(max(found, 0))
         return places
-
-
-def _shows(want: str, text: str) -> bool:
-    """As it is, trimmed, or inside JSON."""
-    for form in (want, want.strip()):
-        escaped = (json.dumps(form, ensure_ascii=ascii_only)[1:-1] for ascii_only in (False, True))
-        if form in text or any(e in text for e in escaped):
-            return True
-    return False
-
-
-def _insides(spans: Iterable[tuple[int, int]]) -> set[int]:
-    """Places where a cut would fall inside a span."""
-    return {place for start, end in spans for place in range(start + 1, end)}
-
-
-def _common_ids(a: Ids, b: Ids) -> int:
-    low, high = 0, min(len(a), len(b))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if a[low:middle] == b[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
-def _trimmed(shares: tuple[int, ...], total: int) -> tuple[int, ...]:
-    """Shares of a tail of which only the last ``total`` ids are left."""
-    result: list[int] = []
-    for share in reversed(shares):
-        result.append(min(share, total))
-        total -= result[-1]
-    return tuple(reversed(result))
-
-
-def _special_tokens(folder: Path, tokenizer: Tokenizer) -> tuple[dict[str, str], frozenset[int]]:
-    """Names that templates may use (bos_token, eos_token …), and the ids that end a text."""
-    names: dict[str, str] = {}
-    eos: set[int] = set()
-    for file in ("config.json", "generation_config.json"):
-        path = folder / file
-        data = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-        for kind in ("bos", "eos", "pad"):
-            value = data.get(f"{kind}_token_id")
-            ids = [value] if isinstance(value, int) else list(value or ())
-            if ids:
-                names[f"{kind}_token"] = tokenizer.decode(ids[:1])
-            if kind == "eos":
-                eos.update(ids)
-    path = folder / "tokenizer_config.json"
-    data = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    for name, value in data.items():
-        text = value.get("content") if isinstance(value, dict) else value
-        if name.endswith("_token") and isinstance(text, str):
-            names[name] = text
-    return names, frozenset(eos)

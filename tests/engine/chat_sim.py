@@ -4,26 +4,35 @@ from __future__ import annotations
 
 import random
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
+from itertools import pairwise
 
 from radchat.engine.conversation import Prompt, Settings, ToolCall, Turn
+from radchat.engine.facts import KEEP_SWITCHES
+from radchat.engine.jinja_env import CompiledTemplate
 from radchat.engine.request import Ids
 from radchat.engine.template import Template
 from radchat.engine.tokenizer import Tokenizer
-from tests.engine.text_toys import plain_settings
+from tests.engine.text_toys import FAMILIES, plain_settings
 
-TOOLS = tuple(
-    {
-        "type": "function",
-        "function": {
-            "name": name,
-            "description": f"about {name}",
-            "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
-        },
-    }
-    for name in ("weather", "search", "clock")
-)
+
+def make_tools(word: str = "about") -> tuple[dict[str, object], ...]:
+    return tuple(
+        {
+            "type": "function",
+            "function": {
+                "name": name,
+                "description": f"{word} {name}",
+                "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+            },
+        }
+        for name in ("clock", "search", "weather")  # the order we sort them in
+    )
+
+
+TOOLS = make_tools()
 EDGES = ("", " ", "\n", "\n\n", "  \n")
 
 
@@ -34,7 +43,7 @@ def cut_ids(tokenizer: Tokenizer, text: str, dice: random.Random) -> Ids:
     cuts = sorted({0, len(text), *(dice.randrange(len(text) + 1) for _ in range(len(text) // 4))})
     cuts = [cut for cut in cuts if cut not in inside]
     ids: Ids = array("I")
-    for start, end in zip(cuts, cuts[1:], strict=False):
+    for start, end in pairwise(cuts):
         ids += tokenizer.encode(text[start:end], at_start=False).ids
     return ids
 
@@ -46,15 +55,19 @@ class Chat:
     template: Template
     seed: int
     harmless: bool = False
+    exact: bool = True  # the tokenizer gives back every space
     use_tools: bool = False
     think: bool = False
     settings: Settings = field(default_factory=plain_settings)
     turns: list[Turn] = field(default_factory=list)
-    prompts: list[tuple[int, Prompt]] = field(default_factory=list)  # (turns then, prompt)
+    prompts: list[Prompt] = field(default_factory=list)
+    check: Callable[[Chat, list[Turn], Prompt], None] = lambda chat, turns, prompt: None
     count: int = 0
+    unfinished: set[str] = field(default_factory=set)  # reasoning that was cut off
 
     def __post_init__(self) -> None:
         self.dice = random.Random(self.seed)
+        self.first_settings = self.settings
 
     def word(self) -> str:
         """A word that occurs nowhere else."""
@@ -73,10 +86,11 @@ class Chat:
     def say(self, *new: Turn) -> Prompt:
         """Ask for an answer to the path and ``new``; append what was asked."""
         prompt = self.template.prompt(self.turns, new, self.settings)
+        self.check(self, [*self.turns, *new], prompt)
         for i in prompt.cleared_holds:
             self.turns[i] = replace(self.turns[i], holds=None)
         self.turns += new
-        self.prompts.append((len(self.turns), prompt))
+        self.prompts.append(prompt)
         return prompt
 
     def user(self) -> Turn:
@@ -98,6 +112,8 @@ class Chat:
         if reasoning is not None:
             raw = ("" if prompt.opens_reasoning else f"{form.open_mark}\n") + reasoning
             raw += "" if unfinished else f"\n{form.close_mark}\n\n"
+            if unfinished:
+                self.unfinished.add(reasoning)
         typed = self.template.tokenizer.mask(text)
         raw += "" if unfinished else typed
         for call in calls:
@@ -127,7 +143,8 @@ class Chat:
         dice = self.dice
         thinks = self.think and dice.random() < 0.8
         why = f"because {self.word()}" if thinks else None
-        prompt = self.say(self.user())
+        waits = bool(self.turns) and self.turns[-1].role in ("user", "tool")
+        prompt = self.say() if waits else self.say(self.user())
         calls_shown = self.template.facts.form.calls == "shown"
         if self.use_tools and calls_shown and dice.random() < 0.6:
             call_id = f"abcdef{len(self.turns):03d}"
@@ -145,6 +162,11 @@ class Chat:
         return prompt
 
 
+def prompt_ids(turn: Turn) -> Ids:
+    assert turn.prompt is not None
+    return turn.prompt.ids
+
+
 def path_ids(turn: Turn) -> Ids:
     """Ids of an answer's path, without its stop id."""
     assert turn.prompt is not None
@@ -154,6 +176,46 @@ def path_ids(turn: Turn) -> Ids:
 
 def last_sampled(turns: Sequence[Turn]) -> Turn | None:
     return next((turn for turn in reversed(turns) if turn.is_sampled), None)
+
+
+@cache
+def compiled_template(source: str) -> CompiledTemplate:
+    family = next(family for family in FAMILIES.values() if family.source == source)
+    constants = {"bos_token": family.bos, "eos_token": family.eos}
+    return CompiledTemplate(source, constants, mutable=True)
+
+
+def direct(chat: Chat, turns: Sequence[Turn], *, opening: bool = True) -> str:
+    """The template's own text of a conversation, rendered without anything of ours but Jinja."""
+    facts = chat.template.facts
+    compiled = compiled_template(chat.template.source)
+    messages: list[dict[str, object]] = []
+    for turn in turns:
+        message: dict[str, object] = {"role": turn.role, "content": turn.text}
+        if turn.reasoning is not None and facts.form.reasoning == "field":
+            message |= {"reasoning_content": turn.reasoning, "thinking": turn.reasoning}
+        elif turn.reasoning is not None:
+            closed = turn.text != "" or turn.tool_calls or turn.reasoning not in chat.unfinished
+            end = f"\n{facts.form.close_mark}\n\n{turn.text}" if closed else ""
+            message["content"] = f"{facts.form.open_mark}\n{turn.reasoning}{end}"
+        if turn.tool_calls:
+            message["tool_calls"] = [
+                {"id": c.id, "function": {"name": c.name, "arguments": dict(c.arguments)}}
+                for c in turn.tool_calls
+            ]
+        if turn.role == "tool":
+            message |= {"tool_call_id": turn.tool_call_id, "name": turn.name}
+        messages.append(message)
+    settings = chat.settings
+    keep = facts.keep_switch
+    more = {keep: KEEP_SWITCHES[keep]} if settings.history == "sampled" and keep else {}
+    return compiled.render(
+        messages,
+        tools=settings.tools or (None if facts.form.no_tools == "null" else ()),
+        opening=opening,
+        clock=settings.clock,
+        switches={**settings.switches, **more},
+    )
 
 
 def control_count(tokenizer: Tokenizer, ids: Ids) -> int:

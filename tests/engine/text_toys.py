@@ -202,9 +202,7 @@ FAMILIES = {
 @cache
 def toy_tokenizer(name: str, layout: str = "gpt2") -> Tokenizer:
     family = FAMILIES[name]
-    return Tokenizer.from_json(
-        tokenizer_json(layout, family.control, family.plain), family.source
-    )
+    return Tokenizer.from_json(tokenizer_json(layout, family.control, family.plain), family.source)
 
 
 @cache
