@@ -63,7 +63,7 @@ class LoadedModel:
     def vocab_size(self) -> int:
         return self.decoder.config.vocab_size
 
-    def forward(  # noqa: PLR0917 - the decoder's own signature
+    def forward(
         self,
         ids: Tensor,
         positions: Tensor,
@@ -81,7 +81,8 @@ def resolve_dtype(name: str) -> str:
         if name not in DTYPES:
             raise ModelBroken(f"dtype {name!r}: want auto, {' or '.join(DTYPES)}")
         return name
-    return "bf16" if torch.ops.mkldnn._is_mkldnn_bf16_supported() else "fp32"
+    has_bf16 = torch.ops.mkldnn._is_mkldnn_bf16_supported()  # noqa: SLF001 - no public question
+    return "bf16" if has_bf16 else "fp32"
 
 
 def load(folder: Path, dtype: str = "auto") -> LoadedModel:

@@ -228,6 +228,14 @@ class PrefixCache:
         """Free exactly min(``num_pages``, evictable) pages, in the eviction order."""
         return self._tree.evict(num_pages)
 
+    def forget(self, ids: Ids, start: int, namespace: str = "") -> int:
+        """Evict what is cached of ``ids`` from ``start`` on, in whole pages; returns pages freed.
+
+        What a live request relies on stays, and what other paths continue.
+        """
+        node, _ = self._match(ids, namespace)
+        return self._tree.forget(node, start) if node else 0
+
     def clear(self) -> int:
         """Evict all that no request relies on. Returns the pages freed."""
         return self.evict(self.evictable)

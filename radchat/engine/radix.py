@@ -193,22 +193,47 @@ class RadixTree:
         """Free min(``num_pages``, evictable) pages of unlocked leaves. Returns how many."""
         num_pages = min(num_pages, self.evictable)  # so none goes that would free nothing
         for node, freed in cuts(self.order, num_pages):
-            whole = freed == node.adds
-            keep = 0 if whole else len(node.pages) - freed
-            end = (node.start // self.page_size + keep) * self.page_size if keep else node.start
-            if self.on_evict is not None:
-                self.on_evict(node, end)
-            if freed:  # then its last page is freed: only an only page may be held above as well
-                self.open.pop(node.pages[-1], None)
-            self._pages.release(node.pages[keep:])
-            if whole:
-                del node.parent.children[node.tokens[:ID_BYTES]]
-            else:
-                del node.pages[keep:]
-                node.tokens = node.tokens[: (end - node.start) * ID_BYTES]
-                node.end = end
-            self.evictable -= freed
+            self._cut(node, freed)
         return num_pages
+
+    def forget(self, node: Node, start: int) -> int:
+        """Cut the path that ends with ``node`` back to ``start``, in whole pages. Returns the pages
+        freed. It ends at what a request relies on and at what others continue.
+        """
+        num_freed = 0
+        while node.end > start and not node.lock_ref and not node.children:
+            parent = node.parent
+            freed = node.adds
+            if node.start < start:
+                freed = len(node.pages) - (
+                    -(-start // self.page_size) - node.start // self.page_size
+                )
+                if freed <= 0:
+                    break
+            if freed == node.adds:
+                self.order.remove(node)
+            self._cut(node, freed)
+            num_freed += freed
+            node = parent
+        return num_freed
+
+    def _cut(self, node: Node, freed: int) -> None:
+        """Take ``freed`` pages from the tail of an unlocked leaf; all it adds: it goes."""
+        whole = freed == node.adds
+        keep = 0 if whole else len(node.pages) - freed
+        end = (node.start // self.page_size + keep) * self.page_size if keep else node.start
+        if self.on_evict is not None:
+            self.on_evict(node, end)
+        if freed:  # then its last page is freed: only an only page may be held above as well
+            self.open.pop(node.pages[-1], None)
+        self._pages.release(node.pages[keep:])
+        if whole:
+            del node.parent.children[node.tokens[:ID_BYTES]]
+        else:
+            del node.pages[keep:]
+            node.tokens = node.tokens[: (end - node.start) * ID_BYTES]
+            node.end = end
+        self.evictable -= freed
 
     def nodes(self) -> Iterator[Node]:
         """All nodes but the roots, a parent before its children."""

@@ -139,6 +139,21 @@ class CacheMachine(RuleBasedStateMachine):
         assert gone == [step.node_id for step in plan][: len(gone)]
         self.settle_evictions()
 
+    @rule(text=some, start=cut)
+    def forget_a_path(self, text: int, start: int) -> None:
+        """What is evicted by name: not by age, but only leaves, and nothing a request relies on."""
+        ids, free = self.some_text(text), self.cache.free
+        assert self.cache.forget(ids, start) == self.cache.free - free
+        for _, namespace, path, end in self.evicted:
+            assert end >= start - start % self.size or end % self.size
+            assert self.may_go(namespace, path, end)
+            for n in range(end + 1, len(path) // 4 + 1):
+                del self.last_use[namespace, path[: 4 * n]]
+        self.evicted.clear()
+        left = self.cache.match_len(ids)
+        if not self.leases and self.is_last(ids[:left]):
+            assert left < start + self.size, "left more than the page it was cut in"
+
     # ---- what must hold after each step ----------------------------------------------------
 
     @invariant()
@@ -302,6 +317,11 @@ class CacheMachine(RuleBasedStateMachine):
             for n in range(end + 1, len(path) // 4 + 1):
                 del self.last_use[namespace, path[: 4 * n]]
         self.evicted.clear()
+
+    def is_last(self, ids: Ids) -> bool:
+        """Whether nothing in the model goes on from ``ids``."""
+        longer = [ids + to_ids(bit) for bit in "01"]
+        return not any(("", each.tobytes()) in self.last_use for each in longer)
 
     def may_go(self, namespace: str, path: bytes, end: int) -> bool:
         """Whether ``path`` is a leaf of the model that no request needs beyond token ``end``."""
