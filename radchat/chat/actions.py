@@ -5,11 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from radchat.chat import cache_view, commands
 from radchat.chat.files import load
-from radchat.chat.footer import count, place, size
+from radchat.chat.footer import count, place, size, where
+from radchat.chat.keyboard import as_found
 from radchat.chat.options import parse_option
 from radchat.chat.sessions_view import listing
 from radchat.chat.text import clean, one_line
@@ -25,16 +26,11 @@ Action = Callable[["Chat", str], None]
 THINK_LEVELS = ("off", "on", "low", "medium", "high")
 
 
-def where(result: dict[str, Any]) -> str:
-    """`session · branch@id`"""
-    name = one_line(str(result.get("name") or result.get("session") or ""))
-    return f"{name} · {place(result.get('branch'), result.get('short') or result.get('head'))}"
-
-
 def shell(command: str) -> None:
     """`!command`: the user's own, with the user's shell and terminal."""
     sys.stdout.flush()
-    code = subprocess.run(command, shell=True, check=False).returncode  # noqa: S602 - asked for
+    with as_found():
+        code = subprocess.run(command, shell=True, check=False).returncode  # noqa: S602 - asked for
     if code:
         print(f"(ended with {code})", file=sys.stderr)
 

@@ -84,6 +84,16 @@ def place(branch: str | None, message: str | None) -> str:
     return where or "(empty)"
 
 
+def where(result: Mapping[str, Any]) -> str:
+    """`session · branch@id`, from what moved: `fork`, `switch`, ... or the end of an answer."""
+    head = result.get("head")
+    branch, message = result.get("branch"), head
+    if isinstance(head, Mapping):
+        branch, message = head.get("branch"), head.get("message")
+    name = one_line(str(result.get("name") or result.get("session") or ""))
+    return f"{name}{SEPARATOR}{place(branch, result.get('short') or message)}"
+
+
 def footer(answer: Mapping[str, Any], *, context: Mapping[str, Any], saved_s: float | None) -> str:
     """One line under an answer, from the shape of ``ask --json`` and what ``done`` adds to it."""
     usage = answer.get("usage") or {}

@@ -65,7 +65,7 @@ class Prompt:
         self.had_text = False
         self.refresh()
         text = self._session.prompt(mark, default=default)
-        return unquoted(typed(self._expand(text)))
+        return unquoted(typed(self._expand(text))).strip("\n")
 
     def refresh(self) -> None:
         """Show the toolbar's new text, or none; from any thread."""

@@ -6,6 +6,7 @@ moves an open chat. What a slash command does is in actions.py.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from typing import Any
 
 from radchat.chat import actions, commands
 from radchat.chat.files import load
+from radchat.chat.footer import where
 from radchat.chat.host import Host
 from radchat.chat.opening import Opening
 from radchat.chat.prompt import Prompt
@@ -115,9 +117,10 @@ class Chat:
         if self._start.prompt:
             self._safely(self._start.prompt)
         while not self.is_over:
-            text = self._read()
-            if text is not None:
-                self._safely(text)
+            with contextlib.suppress(KeyboardInterrupt):  # one that came between two prompts
+                text = self._read()
+                if text is not None:
+                    self._safely(text)
         self._goodbye()
         return 0
 
@@ -209,7 +212,7 @@ class Chat:
         self._at = None
         if result.get("text"):
             self.default = str(result["text"])
-        self.host.note(actions.where(result))
+        self.host.note(where(result))
 
     def _view(self) -> View:
         return View(

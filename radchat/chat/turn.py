@@ -1,13 +1,11 @@
-"""One turn of a chat: its stream followed, Ctrl+C turned into a cancel, the keyboard kept quiet."""
+"""One turn of a chat: its stream followed, Ctrl+C turned into a cancel."""
 
 from __future__ import annotations
 
 import contextlib
 import signal
-import sys
 import threading
-from collections.abc import Iterator
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Self
 
 from radchat.chat.view import Answer, View
@@ -23,7 +21,7 @@ def run_turn(client: Client, payload: dict[str, Any], view: View) -> tuple[Answe
 
     Raises KeyboardInterrupt where there was no answer to cancel yet, else the answer's error.
     """
-    with quiet_keyboard(), _Cancel(client, view) as cancel:
+    with _Cancel(client, view) as cancel:
         try:
             with client.stream("generate", **payload) as stream:
                 cancel.attach(stream)
@@ -52,12 +50,7 @@ class _Cancel:
         self._before = signal.signal(signal.SIGINT, self._on_interrupt)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         signal.signal(signal.SIGINT, self._before)
 
     def _on_interrupt(self, _number: int, _frame: FrameType | None) -> None:
@@ -76,23 +69,3 @@ class _Cancel:
         if request is not None:
             with contextlib.suppress(RadchatError, OSError):
                 self._client.call("cancel", request=request)
-
-
-@contextlib.contextmanager
-def quiet_keyboard() -> Iterator[None]:
-    """What is typed meanwhile is not echoed into the answer; it waits for the next prompt."""
-    try:
-        import termios
-
-        descriptor = sys.stdin.fileno()
-        before = termios.tcgetattr(descriptor)
-    except (ImportError, OSError, ValueError, termios.error):
-        yield
-        return
-    quiet = list(before)
-    quiet[3] &= ~(termios.ECHO | termios.ICANON)
-    termios.tcsetattr(descriptor, termios.TCSANOW, quiet)
-    try:
-        yield
-    finally:
-        termios.tcsetattr(descriptor, termios.TCSANOW, before)

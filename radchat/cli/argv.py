@@ -52,6 +52,8 @@ VALUE_OPTIONS = frozenset(
         "--by",
         "--tokens",
         "--from-file",
+        "-d",
+        "--delete",
     )
 )
 # the commands that take an option whose value may be left out; elsewhere `-r` is a plain flag

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from radchat.chat import keyboard
 from radchat.chat.sessions_view import listing
 from radchat.chat.text import join_surrogates
 from radchat.cli import common, stdin
@@ -46,24 +47,25 @@ def chat(
     if not talks:
         _one_turn(cli, prompt or [], generation, continue_, resume, at, new_session, yes=yes)
         return None
-    from radchat.chat.repl import Chat, Start
-
     target = which_session(cli, continue_=continue_, resume=resume, at=at, new=new_session)
     is_new = bool(target.get("new_session"))
     arguments = generation.arguments()
     model = choose(cli, generation.model, is_new=is_new, yes=yes)
     if model:
         arguments["model"] = model
-    start = Start(
-        session=target["session"],
-        is_new=is_new,
-        name=new_session,
-        at=at,
-        prompt=join_surrogates(" ".join(prompt or [])),
-        ephemeral=generation.ephemeral,
-        arguments=arguments,
-    )
-    return Chat(cli, start).run()
+    with keyboard.quiet():  # before the slow imports: what is typed meanwhile waits for the prompt
+        from radchat.chat.repl import Chat, Start
+
+        start = Start(
+            session=target["session"],
+            is_new=is_new,
+            name=new_session,
+            at=at,
+            prompt=join_surrogates(" ".join(prompt or [])),
+            ephemeral=generation.ephemeral,
+            arguments=arguments,
+        )
+        return Chat(cli, start).run()
 
 
 def _one_turn(

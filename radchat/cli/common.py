@@ -138,13 +138,11 @@ class Cli:
             self.status("")
             print(clean(text), file=sys.stderr, flush=True)
 
-    def moved(self, result: Mapping[str, Any], message: str | None = None) -> None:
+    def moved(self, result: Mapping[str, Any]) -> None:
         """Where one is now, as every command that moves says it: `session · branch@id`."""
-        from radchat.chat.footer import place
+        from radchat.chat.footer import where
 
-        head = result.get("short") or result.get("head") or message
-        name = one_line(str(result.get("name") or result.get("session") or ""))
-        self.note(f"{name} · {place(result.get('branch'), head)}")
+        self.note(where(result))
 
     @property
     def shows_status(self) -> bool:

@@ -94,8 +94,7 @@ def _again(cli: common.Cli, args: dict[str, Any], generation: Generation, *, one
     args = {**generation.arguments(), **args} | ({"model": model} if model else {})
     answer = talk(cli, args, form="json" if cli.json else "text", one=one)
     if not cli.json:
-        head = answer.head or {}
-        cli.moved(answer.done | head, head.get("message"))
+        cli.moved(answer.done)
 
 
 def _edited(cli: common.Cli, ref: str) -> str:

@@ -65,7 +65,7 @@ def _ask(cli: common.Cli, args: dict[str, Any], generation: Generation) -> None:
     args |= {"model": model} if model else {}
     answer = talk(cli, args, form="json" if cli.json else "text", one=False)
     if not cli.json:
-        cli.moved(answer.done | (answer.head or {}), (answer.head or {}).get("message"))
+        cli.moved(answer.done)
 
 
 def switch(

@@ -71,9 +71,9 @@ GLOBAL_OPTIONS = (
 def help_text() -> str:
     """What `radchat --help` prints."""
     lines = [
-        "Usage: radchat [-c] [-r [ID]] [PROMPT...]      talk (the same as: radchat chat)",
-        "       radchat -p [PROMPT...]                  answer once (the same as: radchat ask)",
-        "       radchat COMMAND ...                     radchat COMMAND --help shows its options",
+        "Usage: radchat [-c] [-r [ID]] [PROMPT...]   talk (as radchat chat)",
+        "       radchat -p [PROMPT...]               answer once (as radchat ask)",
+        "       radchat COMMAND ...                  its options: radchat COMMAND --help",
     ]
     for section in (FIRST_DAY, BRANCHES, LOOK, MACHINE):
         lines += ["", f"{section}:"]

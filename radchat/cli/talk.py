@@ -56,7 +56,7 @@ def talk(
     try:
         with cli.client.stream("generate", **payload) as events:
             answer = view.follow(events)
-    except (KeyboardInterrupt, RadchatError):
+    except (KeyboardInterrupt, SystemExit, RadchatError):
         view.finish()
         raise
     if form == "json":

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from socketserver import ThreadingMixIn, UnixStreamServer
-from types import TracebackType
 from typing import Any, Self
 
 from radchat.errors import NotFound, RadchatError
@@ -113,12 +112,7 @@ class FakeDaemon(ThreadingMixIn, UnixStreamServer):
         threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.shutdown()
         self.server_close()
         shutil.rmtree(self._folder)

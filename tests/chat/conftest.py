@@ -1,0 +1,148 @@
+"""A home of its own, a scripted daemon, and the CLI as a subprocess."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.chat.fake_server import FakeDaemon, answer_events, usage
+from tests.chat.trees import long, report
+from tests.e2e.harness import clean_env, radchat
+
+SESSION = {
+    "id": long("e7f2"),
+    "name": "report-q3",
+    "branch": "main",
+    "head": long("d9f1"),
+    "model": "tiny",
+    "messages": 14,
+    "branches": 2,
+    "used": 1_700_000_000.0,
+    "created": 1_690_000_000.0,
+    "folder": "/tmp",
+    "current": True,
+    "last": None,
+}
+HOSTILE = "x\x1b[31my\x9bz"
+
+
+def log() -> dict[str, Any]:
+    return {
+        "session": long("e7f2"),
+        "name": "report-q3",
+        "branch": "main",
+        "head": long("d9f1"),
+        "messages": [
+            {"id": long("c2aa"), "parent": None, "role": "user", "text": "say [bold]\x1b[1m",
+             "turn": 1, "branches": [], "tokens": 18},
+            {"id": long("d9f1"), "parent": long("c2aa"), "role": "assistant",
+             "text": "Here:\n```python\nprint(1)\n```\nand on", "turn": 1, "branches": ["main"],
+             "finish_reason": "length", "tokens": 30},
+        ],
+    }  # fmt: skip
+
+
+def full_script() -> dict[str, Any]:
+    """An answer for every method the commands use, with hostile text in it."""
+    moved = {
+        "session": long("e7f2"),
+        "name": "report-q3",
+        "branch": "price",
+        "head": long("d9f1"),
+        "text": HOSTILE,
+    }
+    entry = {
+        "rank": 1, "node": 3, "tokens": 32, "pages": 2, "frees": 32, "tier": "G", "last_used_s": 3,
+        "hits": 1, "session": long("e7f2"), "name": HOSTILE, "message": long("d9f1"),
+        "text": HOSTILE,
+    }  # fmt: skip
+    node = {
+        "id": 3, "parent": 0, "depth": 1, "start": 0, "end": 32, "tokens_text": HOSTILE, "pages": 2,
+        "locks": 0, "last_used_s": 3, "hits": 1, "tier": "G", "lru_rank": 1,
+        "messages": [long("d9f1")],
+    }  # fmt: skip
+    return {
+        "generate": lambda args: answer_events(["Hello", " wor", "ld"]),
+        "models.load": lambda args: answer_events([]),
+        "sessions.open": SESSION,
+        "sessions.list": {"sessions": [{**SESSION, "name": HOSTILE}]},
+        "sessions.show": {**SESSION, "branches": {"main": long("d9f1")}, "tokens": 900},
+        "sessions.rename": {"name": "other"},
+        "sessions.rm": {"removed": [{"id": long("e7f2"), "name": HOSTILE, "messages": 14}]},
+        "tree": report(),
+        "log": log(),
+        "fork": moved,
+        "switch": moved,
+        "undo": moved,
+        "redo": moved,
+        "branch.list": {
+            "branches": [
+                {"name": HOSTILE, "message": long("d9f1"), "text": HOSTILE, "tokens": 9,
+                 "current": True, "updated": 1.0},
+            ]
+        },
+        "branch.create": {},
+        "branch.rename": {},
+        "branch.delete": {},
+        "branch.label": {},
+        "cache.stats": {
+            "tiers": {"device": {"tokens": 10, "bytes": 2048, "budget_bytes": 4096}},
+            "total_tokens": 100, "free_tokens": 90, "evictable_tokens": 10, "locked_tokens": 0,
+            "hit_rate": 0.5, "requests": 3,
+        },
+        "cache.ls": {"entries": [entry]},
+        "cache.tree": {"nodes": [node]},
+        "cache.evict": {"freed_tokens": 32},
+        "cache.clear": {"freed_tokens": 32},
+        "cancel": {"cancelled": True},
+        "status": {"state": "ready", "pid": 1, "model": "tiny", "device": "cpu", "usage": usage()},
+        "defaults": {"kv_device": "1 GiB"},
+    }  # fmt: skip
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def daemon() -> Iterator[FakeDaemon]:
+    with FakeDaemon(full_script()) as server:
+        yield server
+
+
+@dataclass(frozen=True)
+class Done:
+    code: int
+    out: str
+    err: str
+    raw: bytes
+
+
+Run = Callable[..., Done]
+
+
+@pytest.fixture
+def run(home: Path, daemon: FakeDaemon) -> Run:
+    """`run("tree", "--json")`: the CLI against the scripted daemon, nothing on stdin."""
+
+    def run_(
+        *args: str, text: bytes | None = None, timeout: float = 20, stdin: Any = None, **env: str
+    ) -> Done:
+        done = subprocess.run(
+            radchat("--daemon", str(daemon.path), *args),
+            env=clean_env(home, RADCHAT_MODEL="tiny") | env,
+            input=text,
+            stdin=(subprocess.DEVNULL if stdin is None else stdin) if text is None else None,
+            capture_output=True,
+            timeout=timeout,
+            check=False,
+        )
+        return Done(done.returncode, done.stdout.decode(), done.stderr.decode(), done.stdout)
+
+    return run_

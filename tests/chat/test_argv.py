@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from radchat.cli import argv
+from radchat.cli.table import BY_NAME, COMMANDS, help_text
+from radchat.errors import UsageError
+
+TABLE = {
+    # bare radchat is chat, -p makes it ask
+    "": "chat",
+    "-c": "chat -c",
+    "-r": "chat --resume=",
+    "-r report": "chat --resume=report",
+    "-rreport": "chat --resume=report",
+    "-r -m tiny": "chat --resume= -m tiny",
+    "-r 'what is it'": "chat --resume= 'what is it'",
+    "'what is it'": "chat 'what is it'",
+    "tell me a story": "chat tell me a story",
+    "-p hi": "ask hi",
+    "--print hi": "ask hi",
+    "-c -p hi": "ask -c hi",
+    "-- tree": "chat -- tree",
+    "-m tiny -c": "chat -m tiny -c",
+    # options with an optional value
+    "ask --think hi": "ask --think=on hi",
+    "ask --think high hi": "ask --think=high hi",
+    "ask --think=low hi": "ask --think=low hi",
+    "fork --new-session": "fork --new-session=",
+    "fork --new-session side 4": "fork --new-session=side 4",
+    "fork --new-session 'two words'": "fork --new-session= 'two words'",
+    "chat --resume x": "chat --resume=x",
+    "log -r": "log -r",
+    "ask -- -r": "ask -- -r",
+    "ask -s -r hi": "ask -s -r hi",  # the value of -s
+    # global options on either side
+    "tree --json": "--json tree",
+    "--json tree": "--json tree",
+    "tree --session x -q": "--session x -q tree",
+    "sessions ls --color=never": "--color=never sessions ls",
+    "ask -s --json hi": "ask -s --json hi",  # the value of -s again
+    "ask -- --json": "ask -- --json",
+    # other words for a command
+    "checkout main": "switch main",
+    "pull smollm2-135m": "models pull smollm2-135m",
+    "ps": "models ps",
+    "help tree": "tree --help",
+    "help": "help",
+    "-h": "help",
+    "--help": "help",
+    "-V": "version",
+    "tree --version": "version",
+}
+
+
+@pytest.mark.parametrize(("typed", "meant"), TABLE.items())
+def test_a_command_line_is_read_as_meant(typed: str, meant: str) -> None:
+    import shlex
+
+    assert argv.parse(shlex.split(typed)).argv == shlex.split(meant)
+
+
+@pytest.mark.parametrize(
+    ("typed", "hint"),
+    [
+        (["tre"], "`radchat tree`"),
+        (["swtich", "main"], "`radchat switch`"),
+        (["Tree"], "`radchat tree`"),
+        (["xyzzy"], "`radchat --help`"),
+        (["hello"], 'radchat chat "hello"'),
+        (["--json", "chekout", "x"], "`radchat checkout`"),
+        (["-c", "tre"], "`radchat tree`"),
+    ],
+)
+def test_a_mistyped_command_is_never_a_prompt(typed: list[str], hint: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        argv.parse(typed)
+    assert hint in caught.value.message
+    assert caught.value.exit_code == 2
+
+
+def test_a_global_option_without_its_value_is_refused() -> None:
+    with pytest.raises(UsageError, match="--session needs a value"):
+        argv.parse(["tree", "--session"])
+
+
+@pytest.mark.parametrize(
+    ("typed", "wanted"),
+    [
+        (["tree", "--json"], True),
+        (["ask", "--output-format", "json", "x"], True),
+        (["ask", "--output-format=json"], True),
+        (["ask", "--output-format", "stream-json"], False),
+        (["ask", "--", "--json"], False),
+    ],
+)
+def test_whether_a_failure_must_be_json_is_known_at_once(typed: list[str], wanted: bool) -> None:
+    assert argv.wants_json(typed) is wanted
+
+
+def test_help_names_every_command_and_eight_for_the_first_day() -> None:
+    text = help_text()
+    assert all(f"\n  {name} " in text for name in BY_NAME)
+    first = text.split("Start here:\n")[1].split("\n\n")[0]
+    assert len(first.splitlines()) == 8
+    assert all(len(line) <= 80 for line in text.splitlines())
+
+
+def test_every_option_that_takes_a_value_is_known_to_the_line_parser() -> None:
+    import typer
+
+    from radchat.cli.app import assemble
+
+    here = [e for e in COMMANDS if e.target.startswith("radchat.cli.") and _exists(e.target)]
+    group = typer.main.get_command(assemble(here))
+    known = argv.VALUE_OPTIONS | argv.GLOBAL_VALUES | set(argv.OPTIONAL) | {"--think"}
+    for name, command in group.commands.items():  # type: ignore[attr-defined]
+        for param in _params(command):
+            if param.param_type_name == "option" and not param.is_flag and param.nargs == 1:
+                missing = [o for o in param.opts if o not in known]
+                assert not missing, (name, missing)
+
+
+def _exists(target: str) -> bool:
+    import importlib.util
+
+    return importlib.util.find_spec(target.partition(":")[0]) is not None
+
+
+def _params(command: Any) -> list[Any]:
+    own = list(getattr(command, "params", []))
+    for sub in getattr(command, "commands", {}).values():
+        own += sub.params
+    return own

@@ -1,0 +1,437 @@
+"""The chat in a terminal: a pty, a scripted daemon, real keys (cases.md TM-01, 03, 07)."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from radchat.errors import ContextOverflow
+from radchat.protocol import Event
+from tests.chat.conftest import SESSION
+from tests.chat.fake_server import FakeDaemon, answer_events
+from tests.chat.trees import long
+from tests.e2e.harness import Terminal, clean_env, radchat
+
+Open = Callable[..., Terminal]
+# what prompt_toolkit and the status line write; anything else came from the content
+OWN = re.compile(
+    rb"\x1b\[\??[0-9;]*[A-Za-z]|\r\x1b\[2K",
+)
+
+
+@pytest.fixture
+def chat(home: Path, daemon: FakeDaemon) -> Iterator[Open]:
+    opened: list[Terminal] = []
+    daemon.script["models.load"] = lambda args: [Event("done", {"model": "tiny"})]
+
+    def open_(*args: str, rows: int = 24, columns: int = 80, **env: str) -> Terminal:
+        terminal = Terminal(
+            radchat("--daemon", str(daemon.path), *args),
+            clean_env(home, RADCHAT_MODEL="tiny") | env,
+            rows=rows,
+            columns=columns,
+        )
+        opened.append(terminal)
+        return terminal
+
+    yield open_
+    for terminal in opened:
+        terminal.child.close(force=True)
+
+
+def at_prompt(terminal: Terminal) -> bool:
+    return any(line.startswith(">") for line in terminal.lines[-1:] + terminal.lines)
+
+
+def slowly(pieces: list[str], pause: float = 0.02, **more: Any) -> Any:
+    def words() -> Any:
+        for piece in pieces:
+            time.sleep(pause)
+            yield piece
+
+    return answer_events(words(), **more)
+
+
+def sent(daemon: FakeDaemon, number: int, what: str = "generate") -> list[dict[str, Any]]:
+    """The calls of a method, once there are so many."""
+    deadline = time.monotonic() + 10
+    while len(daemon.asked(what)) < number:
+        assert time.monotonic() < deadline, daemon.calls
+        time.sleep(0.01)
+    return daemon.asked(what)
+
+
+def test_two_turns_each_from_where_the_chat_stands(chat: Open, daemon: FakeDaemon) -> None:
+    terminal = chat("chat")
+    terminal.wait_for("> ")
+    terminal.type("hello\r")
+    terminal.wait_for("62 tok/s")
+    assert "Hello world" in terminal.text
+    assert "main@d9f1 · smollm2-135m bf16" in terminal.text
+    terminal.type("again\r")
+    calls = sent(daemon, 2)
+    assert calls[0]["head"] == {"branch": "main", "message": long("d9f1")}
+    assert [c["text"] for c in calls] == ["hello", "again"]
+    assert {c["session"] for c in calls} == {SESSION["id"]}
+    terminal.settle()
+    terminal.type("\x04")
+    assert terminal.wait_end() == 0
+    assert "Continue: radchat chat -r report-q3" in terminal.text
+
+
+def test_the_prompt_is_up_while_the_daemon_still_starts(chat: Open, daemon: FakeDaemon) -> None:
+    def opening(args: dict[str, Any]) -> dict[str, Any]:
+        time.sleep(1.0)
+        return {**SESSION, "last": {"name": "old", "used": None, "messages": 14}}
+
+    def loading(args: dict[str, Any]) -> Any:
+        for done in range(0, 100, 10):
+            yield Event("progress", {"stage": "load", "done": done, "total": 100, "text": "tiny"})
+            time.sleep(0.05)
+        yield Event("done", {"model": "tiny"})
+
+    daemon.script |= {"sessions.open": opening, "models.load": loading}
+    terminal = chat()
+    terminal.wait_for("> ")
+    assert daemon.asked("models.load") == []
+    terminal.type("typed early")
+    terminal.wait_for("typed early")
+    terminal.wait_for("last: old, 14 messages: -c")
+    terminal.wait_for("loading tiny")
+    terminal.wait_for(lambda t: "loading" not in t.text)
+    terminal.type("\r")
+    terminal.wait_for("Hello world")
+    assert sent(daemon, 1)[0]["text"] == "typed early"
+
+
+@pytest.mark.parametrize(
+    ("line", "session", "is_new"),
+    [((), None, True), (("-c",), None, False), (("-r", "report-q3"), "report-q3", False)],
+)
+def test_which_session_is_opened(
+    chat: Open, daemon: FakeDaemon, line: tuple[str, ...], session: str | None, is_new: bool
+) -> None:
+    terminal = chat(*line)
+    terminal.wait_for("> ")
+    call = sent(daemon, 1, "sessions.open")[0]
+    assert (call["session"], call["new"]) == (session, is_new)
+    assert call["where"]["terminal"].startswith("/dev/")
+
+
+def test_ctrl_c_in_mid_reply_keeps_the_part_and_is_back_at_once(
+    chat: Open, daemon: FakeDaemon
+) -> None:
+    daemon.script["generate"] = lambda args: slowly([f"word{i} " for i in range(300)])
+    terminal = chat("chat")
+    terminal.wait_for("> ")
+    terminal.type("go\r")
+    terminal.wait_for("word5")
+    terminal.type("\x03")
+    waited = terminal.wait_for("cancelled: what came so far is kept")
+    assert waited < 1.0  # the target is 0.1 s on a quiet machine
+    assert daemon.noticed_cancel.wait(5)
+    assert sent(daemon, 1, "cancel")[0] == {"request": "r1"}
+    daemon.script["generate"] = lambda args: answer_events(["done"])
+    terminal.type("next\r")
+    terminal.wait_for("tok/s")
+    assert sent(daemon, 2)[1]["head"] == {"branch": "main", "message": long("d9f1")}
+    terminal.type("\x04")
+    assert terminal.wait_end() == 0
+
+
+def test_an_answer_that_tells_how_it_was_cancelled_is_listened_to(
+    chat: Open, daemon: FakeDaemon
+) -> None:
+    def reply(args: dict[str, Any]) -> Any:
+        events = iter(answer_events(["part "] * 1000, message=long("abcd"), finish_reason="abort"))
+        for event in events:
+            time.sleep(0.01)
+            if not daemon.asked("cancel") or event.name in ("message", "done"):
+                yield event
+            elif event.name == "delta":
+                daemon.script["generate"] = lambda args: answer_events(["ok"])
+                yield from [e for e in events if e.name in ("message", "done")]
+                return
+
+    daemon.script["generate"] = reply
+    terminal = chat("chat")
+    terminal.wait_for("> ")
+    terminal.type("go\r")
+    terminal.wait_for("part part")
+    terminal.type("\x03")
+    terminal.wait_for("cancelled: what came so far is kept")
+    terminal.type("next\r")
+    assert sent(daemon, 2)[1]["head"] == {"branch": "main", "message": long("abcd")}
+    assert daemon.cancelled == []
+
+
+def test_ctrl_c_before_the_first_word_gives_the_text_back(chat: Open, daemon: FakeDaemon) -> None:
+    def stuck(args: dict[str, Any]) -> Any:
+        for _ in range(300):
+            time.sleep(0.02)
+            yield Event("progress", {"stage": "queue", "done": 0, "total": 0, "text": "in line"})
+
+    daemon.script["generate"] = stuck
+    terminal = chat("chat")
+    terminal.wait_for("> ")
+    terminal.type("my question\r")
+    terminal.wait_for("waiting in line")
+    terminal.type("\x03")
+    terminal.wait_for("cancelled")
+    terminal.settle()
+    assert terminal.lines[terminal._screen.cursor.y] == "> my question"
+
+
+def test_two_quick_ctrl_c_only_cancel_once(chat: Open, daemon: FakeDaemon) -> None:
+    daemon.script["generate"] = lambda args: slowly([f"word{i} " for i in range(300)])
+    terminal = chat("chat")
+    terminal.wait_for("> ")
+    terminal.type("go\r")
+    terminal.wait_for("word5")
+    terminal.type("\x03")
+    terminal.type("\x03")
+    terminal.wait_for("cancelled")
+    terminal.settle(0.4)
+    assert terminal.child.isalive()
+    terminal.type("/show\r")
+    terminal.wait_for("session     report-q3")
+
+
+def test_ctrl_c_at_an_empty_prompt_says_how_to_leave(chat: Open) -> None:
+    terminal = chat("chat")
+    terminal.wait_for("> ")
+    terminal.type("\x03")
+    terminal.wait_for("Ctrl+D or /bye to exit")
+    terminal.settle()
+    terminal.type("half a line\x03")
+    terminal.settle()
+    assert terminal.text.count("Ctrl+D or /bye") == 1
+    terminal.type("/bye\r")
+    assert terminal.wait_end() == 0
+
+
+def test_the_terminal_is_as_before_after_every_ending(home: Path, daemon: FakeDaemon) -> None:
+    daemon.script["generate"] = lambda args: slowly([f"word{i} " for i in range(300)])
+    command = " ".join(radchat("--daemon", str(daemon.path), "chat"))
+    script = f'trap : INT; before=$(stty -g); {command}; code=$?; [ "$before" = "$(stty -g)" ] && echo SAME $code'
+    env = clean_env(home, RADCHAT_MODEL="tiny")
+    for keys, code in (("\x04", 0), ("TERM", 143)):
+        with Terminal(["/bin/sh", "-c", script], env) as terminal:
+            terminal.wait_for("> ")
+            terminal.type("go\r")
+            terminal.wait_for("word3")
+            if keys == "TERM":
+                terminal.type("typed while it comes")
+                _kill_child(terminal)
+            else:
+                terminal.type("\x03")
+                terminal.wait_for("cancelled")
+                terminal.type(keys)
+            terminal.wait_for(f"SAME {code}")
+
+
+def _kill_child(terminal: Terminal) -> None:
+    import os
+    import signal
+
+    import psutil
+
+    for child in psutil.Process(terminal.child.pid).children():
+        os.kill(child.pid, signal.SIGTERM)
+
+
+def test_a_paste_with_line_ends_is_one_message_and_waits_for_enter(
+    chat: Open, daemon: FakeDaemon
+) -> None:
+    terminal = chat("chat")
+    terminal.wait_for("> ")
+    terminal.paste("one\r\ntwo\r\nthree")
+    terminal.wait_for("three")
+    terminal.settle(0.3)
+    assert daemon.asked("generate") == []
+    terminal.type("\r")
+    assert sent(daemon, 1)[0]["text"] == "one\ntwo\nthree"
+
+
+def test_a_paste_of_ten_thousand_lines_is_a_placeholder_and_quick(
+    chat: Open, daemon: FakeDaemon
+) -> None:
+    terminal = chat("chat")
+    terminal.wait_for("> ")
+    text = "\r\n".join(f"line {i}" for i in range(10_000))
+    terminal.paste(text)
+    assert terminal.wait_for("[pasted #1: 10,000 lines]", timeout=20) < 10
+    terminal.type(" sum up\r")
+    assert sent(daemon, 1)[0]["text"] == text.replace("\r\n", "\n") + " sum up"
+
+
+def test_escapes_in_a_paste_and_in_the_answer_have_no_effect(
+    chat: Open, daemon: FakeDaemon
+) -> None:
+    hostile = ["a\x1b", "]0;owned\x07b\x1b[2", "Jc\x9b31m", "\x1b[6n\rd[/INST]"]
+    daemon.script["generate"] = lambda args: slowly(hostile, 0.0)
+    terminal = chat("chat")
+    terminal.wait_for("> ")
+    terminal.paste("x\x1b]0;owned\x07y\x1b[2Jz")
+    terminal.settle()
+    terminal.type("\r")
+    terminal.wait_for("tok/s")
+    assert "a\\x1b]0;owned\\x07b\\x1b[2Jc\\x9b31m\\x1b[6n\\rd[/INST]" in terminal.text.replace(
+        "\n", ""
+    )
+    rest = OWN.sub(b"", terminal.raw)
+    assert b"\x1b" not in rest
+    assert b"\x07" not in rest
+    assert b"\x9b" not in rest.replace(b"\xc2\x9b", b"")
+    assert b"\xc2\x9b" not in rest
+
+
+def test_a_paste_that_arrives_before_the_prompt_is_not_lost(chat: Open, daemon: FakeDaemon) -> None:
+    terminal = chat("chat")
+    terminal.type("one\r\ntwo\r\nthree")  # too early for bracketed paste
+    terminal.wait_for("> ")
+    terminal.settle(0.3)
+    assert daemon.asked("generate") == []
+    terminal.type("\r")
+    assert [line for line in sent(daemon, 1)[0]["text"].split("\n") if line] == [
+        "one",
+        "two",
+        "three",
+    ]
+
+
+def test_a_wide_answer_and_a_resize_in_mid_reply_lose_nothing(
+    chat: Open, daemon: FakeDaemon
+) -> None:
+    words = [f"漢字{i} " for i in range(60)]
+    daemon.script["generate"] = lambda args: slowly(words, 0.01)
+    terminal = chat("chat", rows=24, columns=80)
+    terminal.wait_for("> ")
+    terminal.type("go\r")
+    terminal.wait_for("漢字5")
+    terminal.resize(50, 200)
+    terminal.wait_for("tok/s")
+    for word in words:
+        assert word.strip().encode() in terminal.raw
+    terminal.type("/tree cache\r")
+    terminal.wait_for("shared by all branches: 8,765 tokens, computed once")
+
+
+def test_500_lines_are_each_printed_once(chat: Open, daemon: FakeDaemon) -> None:
+    lines = [f"- item {i} of the list\n" for i in range(500)]
+    daemon.script["generate"] = lambda args: slowly(lines, 0.0)
+    terminal = chat("chat")
+    terminal.wait_for("> ")
+    terminal.type("go\r")
+    terminal.wait_for("tok/s")
+    for i in (0, 1, 250, 499):
+        assert terminal.everything.count(f"- item {i} of the list") == 1
+
+
+def test_an_error_is_told_and_the_chat_goes_on_with_the_text_offered_again(
+    chat: Open, daemon: FakeDaemon
+) -> None:
+    daemon.script["generate"] = ContextOverflow("9,000 tokens do not fit 8,192", tokens=9000)
+    terminal = chat("chat")
+    terminal.wait_for("> ")
+    terminal.type("too long\r")
+    terminal.wait_for("error: 9,000 tokens do not fit 8,192")
+    terminal.settle()
+    assert terminal.lines[terminal._screen.cursor.y] == "> too long"
+
+
+def test_slash_commands_move_this_chats_own_head(chat: Open, daemon: FakeDaemon) -> None:
+    terminal = chat("chat")
+    terminal.wait_for("> ")
+    terminal.type("/fork #2 price\r")
+    terminal.wait_for("report-q3 · price@d9f1")
+    call = sent(daemon, 1, "fork")[0]
+    assert (call["ref"], call["name"]) == ("2", "price")
+    assert call["head"] == {"branch": "main", "message": long("d9f1")}
+    terminal.wait_for("price> ")
+    terminal.type("\x03")  # the offered text
+    terminal.settle()
+    terminal.type("more\r")
+    assert sent(daemon, 1)[0]["head"] == {"branch": "price", "message": long("d9f1")}
+
+
+def test_the_slash_commands_that_show_print_and_harm_nothing(chat: Open) -> None:
+    terminal = chat("chat", rows=50, columns=200)
+    terminal.wait_for("> ")
+    for command, shown in (
+        ("/help", "this list"),
+        ("/tree", "Revenue would fall..."),
+        ("/log", "say [bold]"),
+        ("/branches", "branch"),
+        ("/sessions", "messages"),
+        ("/cache", "hit rate"),
+        ("/context", "48 tokens"),
+        ("/status", "ready"),
+        ("/show", "report-q3"),
+        ("/set temperature 0.5", "temperature = 0.5"),
+        ("/set", "temperature = 0.5"),
+        ("/set tmperature 1", "did you mean temperature?"),
+        ("/system", "no system prompt"),
+        ("/model", "tiny"),
+        ("/think high", "think high"),
+        ("/rename other", "renamed to other"),
+        ("/tre", "did you mean /tree?"),
+        ("!echo from the shell", "from the shell"),
+    ):
+        terminal.type(command + "\r")
+        terminal.wait_for(
+            lambda t, s=shown: any(s in line and not line.startswith("> ") for line in t.lines)
+        )
+        terminal.type("\x0c")  # Ctrl+L: a clean screen for the next
+        terminal.settle(0.05)
+    terminal.type("/bye\r")
+    assert terminal.wait_end() == 0
+
+
+def test_set_file_and_edit_reach_the_next_request(
+    chat: Open, daemon: FakeDaemon, tmp_path: Path
+) -> None:
+    (tmp_path / "a.md").write_text("words of a")
+    (tmp_path / "b.md").write_text("words of b")
+    terminal = chat("chat", columns=200)
+    terminal.wait_for("> ")
+    terminal.type(f"/set seed 7\r/file {tmp_path}/a.md\r")
+    terminal.wait_for("with the next message")
+    terminal.type(f"compare with @{tmp_path}/b.md please, @nobody\r")
+    call = sent(daemon, 1)[0]
+    assert call["options"] == {"seed": 7}
+    assert [f["text"] for f in call["files"]] == ["words of a", "words of b"]
+    terminal.wait_for("tok/s")
+    terminal.settle()
+    terminal.type("/edit\r")
+    terminal.wait_for("change it and press Enter")
+    terminal.settle()
+    terminal.type(" again\r")
+    call = sent(daemon, 2)[1]
+    assert (call["kind"], call["ref"]) == ("edit", long("c2aa"))
+    assert call["text"].endswith(" again")
+    assert call["files"] == []
+
+
+def test_an_ephemeral_chat_writes_no_history(chat: Open, home: Path, daemon: FakeDaemon) -> None:
+    terminal = chat("chat", "--ephemeral")
+    terminal.wait_for("> ")
+    terminal.type("secret words\r")
+    terminal.wait_for("tok/s")
+    assert sent(daemon, 1)[0]["ephemeral"] is True
+    terminal.type("\x04")
+    assert terminal.wait_end() == 0
+    assert "Continue" not in terminal.text
+    assert not [p for p in home.rglob("*") if p.is_file() and b"secret" in p.read_bytes()]
+
+
+def test_a_plain_terminal_gets_no_status_line_and_no_colour(chat: Open) -> None:
+    terminal = chat("chat", "--plain", "hello there")
+    terminal.wait_for("tok/s")
+    assert b"\x1b[2K" not in terminal.raw
+    assert b"\x1b[2m" not in terminal.raw

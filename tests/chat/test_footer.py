@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import pytest
+
+from radchat.chat import footer
+from radchat.chat.sessions_view import day_of, last_line
+from tests.chat.fake_server import usage
+
+ANSWER = {
+    "branch": "main",
+    "message": "d9f1" + "0" * 28,
+    "model": "smollm2-135m",
+    "dtype": "int4",
+    "usage": usage(),
+    "timing": {"first_token_s": 0.0412, "tokens_per_s": 62.3},
+}
+
+
+def test_the_footer_is_the_line_of_the_manual() -> None:
+    line = footer.footer(ANSWER, context={"used": 1229, "limit": 8192}, saved_s=0.5)
+    assert line == (
+        "main@d9f1 · smollm2-135m int4 · ctx 1.2k/8.2k 15% · cached 1,180/1,211 (97.4%)"
+        " saved 0.5 s · first token 41 ms · 62 tok/s"
+    )
+
+
+def test_what_was_not_measured_is_left_out_and_zero_is_shown() -> None:
+    answer = {**ANSWER, "timing": {"first_token_s": None, "tokens_per_s": None}}
+    answer["usage"] = usage(cached=0)
+    line = footer.footer(answer, context={}, saved_s=None)
+    assert line == "main@d9f1 · smollm2-135m int4 · cached 0/1,211 (0.0%)"
+
+
+def test_a_branch_name_cannot_drive_the_terminal() -> None:
+    line = footer.footer({**ANSWER, "branch": "a\x1b[2Jb\nc"}, context={}, saved_s=None)
+    assert line.startswith("a\\x1b[2Jb c@d9f1")
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(0, "0"), (999, "999"), (1000, "1.0k"), (1229, "1.2k"), (8192, "8.2k"), (99_949, "99.9k"),
+     (131_072, "131k"), (1_048_576, "1.0M")],
+)  # fmt: skip
+def test_short_counts(number: int, text: str) -> None:
+    assert footer.short_count(number) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "-"), (0, "now"), (0.9, "now"), (1, "1s"), (4.4, "4s"), (59.7, "1m"), (60, "1m"),
+     (125, "2m"), (7200, "2h"), (86400 * 5, "5d")],
+)  # fmt: skip
+def test_ages(value: float | None, text: str) -> None:
+    assert footer.age(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0412, "41 ms"), (0.4121, "412 ms"), (0.9996, "1.0 s"), (1.24, "1.2 s"), (12.2, "12 s")],
+)
+def test_latencies(value: float, text: str) -> None:
+    assert footer.latency(value) == text
+
+
+def test_all_but_one_token_is_not_a_hundred_percent() -> None:
+    assert footer.share(99_999, 100_000) == "99.9%"
+    assert footer.share(5, 5) == "100.0%"
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "text"), [(812, "812 B"), (1536, "1.5 KiB"), (int(1.42 * 2**30), "1.42 GiB")]
+)
+def test_sizes(num_bytes: int, text: str) -> None:
+    assert footer.size(num_bytes) == text
+
+
+def test_the_last_session_is_named_with_its_day() -> None:
+    now = 1_700_000_000.0
+    assert day_of(now, now) == "today"
+    assert day_of(now - 86_400, now) == "yesterday"
+    assert day_of(now - 30 * 86_400, now).startswith("2023-10-")
+    last = {"name": "report", "messages": 14, "used": None}
+    assert last_line(last) == "last: report, 14 messages: -c"

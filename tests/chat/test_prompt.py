@@ -1,0 +1,156 @@
+"""The prompt by its keys, without a terminal: what is typed, pasted and kept (cases.md TM-03)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from prompt_toolkit.input import PipeInput, create_pipe_input
+from prompt_toolkit.output import DummyOutput
+
+from radchat.chat import commands
+from radchat.chat.prompt import Prompt, is_open_block, unquoted
+from radchat.errors import UsageError
+
+
+@pytest.fixture
+def keyboard() -> Iterator[PipeInput]:
+    with create_pipe_input() as pipe:
+        yield pipe
+
+
+def read(keyboard: PipeInput, keys: str, *, history: Path | None = None) -> str:
+    keyboard.send_text(keys)
+    return Prompt(history=history, input=keyboard, output=DummyOutput()).read("> ")
+
+
+@pytest.mark.parametrize(
+    ("keys", "text"),
+    [
+        ("hello\r", "hello"),
+        ("one\ntwo\r", "one\ntwo"),  # Ctrl+J
+        ("one\x1b\rtwo\r", "one\ntwo"),  # Alt+Enter
+        ("one\x1b[13;2utwo\r", "one\ntwo"),  # Shift+Enter, as two kinds of terminals tell it
+        ("one\x1b[27;2;13~two\r", "one\ntwo"),
+        ('"""a\rb\r\rc"""\r', "a\nb\n\nc"),
+        ('"""one line"""\r', "one line"),
+        ('say """x\r', 'say """x'),
+        ("ab\x7fc\r", "ac"),
+        ("\x1b[200~a\r\nb\r\nc\x1b[201~\r", "a\nb\nc"),
+        ("\x1b[200~x\x1b[31mred\x1b[201~\r", "x\x1b[31mred"),
+        ("see: \x1b[200~p\x1b[201~ ok\r", "see: p ok"),
+    ],
+)
+def test_what_the_keys_make(keyboard: PipeInput, keys: str, text: str) -> None:
+    assert read(keyboard, keys) == text
+
+
+def test_ctrl_d_leaves_an_empty_prompt_and_deletes_in_mid_line(keyboard: PipeInput) -> None:
+    with pytest.raises(EOFError):
+        read(keyboard, "\x04")
+    assert read(keyboard, "ab\x1b[D\x04\r") == "a"
+
+
+def test_ctrl_c_tells_whether_there_was_text(keyboard: PipeInput) -> None:
+    prompt = Prompt(history=None, input=keyboard, output=DummyOutput())
+    for keys, had_text in (("\x03", False), ("abc\x03", True)):
+        keyboard.send_text(keys)
+        with pytest.raises(KeyboardInterrupt):
+            prompt.read("> ")
+        assert prompt.had_text is had_text
+
+
+def test_a_long_paste_is_a_placeholder_on_screen_and_whole_in_the_message(
+    keyboard: PipeInput,
+) -> None:
+    prompt = Prompt(history=None, input=keyboard, output=DummyOutput())
+    lines = "\r\n".join(f"line {i}" for i in range(10_000))
+    keys = f"before \x1b[200~{lines}\x1b[201~ after\r"
+    threading.Thread(target=keyboard.send_text, args=(keys,), daemon=True).start()
+    start = time.monotonic()
+    text = prompt.read("> ")
+    assert time.monotonic() - start < 5
+    assert text == "before " + lines.replace("\r\n", "\n") + " after"
+    shown = prompt._session.history.get_strings()[-1]
+    assert shown == "before [pasted #1: 10,000 lines] after"
+
+
+def test_a_short_paste_is_shown_as_it_is(keyboard: PipeInput) -> None:
+    prompt = Prompt(history=None, input=keyboard, output=DummyOutput())
+    keyboard.send_text("\x1b[200~" + "\n".join("abcdefg") + "\x1b[201~\r")
+    prompt.read("> ")
+    assert "pasted" not in prompt._session.history.get_strings()[-1]
+
+
+def test_history_is_kept_privately_and_survives_broken_letters(
+    keyboard: PipeInput, tmp_path: Path
+) -> None:
+    path = tmp_path / "state" / "history"
+    read(keyboard, "first\r", history=path)
+    prompt = Prompt(history=path, input=keyboard, output=DummyOutput())
+    prompt._session.history.store_string("broken \udcff half")
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    assert "broken \ufffd half" in path.read_text(encoding="utf-8")
+    assert read(keyboard, "\x1b[A\x1b[A\r", history=path) == "first"
+
+
+def test_without_a_history_file_nothing_is_written(keyboard: PipeInput, tmp_path: Path) -> None:
+    read(keyboard, "secret\r", history=None)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_blocks_of_three_quotes() -> None:
+    assert is_open_block('"""a')
+    assert is_open_block('"""')
+    assert not is_open_block('"""a"""')
+    assert not is_open_block('a """b')
+    assert unquoted('"""\na\nb\n"""') == "a\nb"
+    assert unquoted('"quoted"') == '"quoted"'
+
+
+# --- slash commands ---
+
+
+@pytest.mark.parametrize(
+    ("text", "command"),
+    [
+        ("/help", ("help", "")),
+        ("/?", ("help", "")),
+        ("/exit", ("bye", "")),
+        ("/fork 4 price idea", ("fork", "4 price idea")),
+        ("/BRANCH", ("fork", "")),
+        ("/rewind 2", ("undo", "2")),
+    ],
+)
+def test_a_slash_command_is_parsed(text: str, command: tuple[str, str]) -> None:
+    assert commands.is_command(text)
+    assert commands.parse(text) == command
+
+
+def test_an_unknown_slash_command_names_the_nearest() -> None:
+    with pytest.raises(UsageError, match="did you mean /retry"):
+        commands.parse("/retyr")
+    with pytest.raises(UsageError, match="/help lists them"):
+        commands.parse("/zzz")
+
+
+@pytest.mark.parametrize("text", ["/usr/bin is a folder", "/", "a /help", "/multi\nline", ""])
+def test_what_only_looks_like_a_command_is_a_message(text: str) -> None:
+    assert not commands.is_command(text)
+
+
+def test_every_slash_command_has_an_action_and_a_line_of_help() -> None:
+    from radchat.chat.actions import ACTIONS
+
+    assert set(ACTIONS) == {slash.name for slash in commands.SLASHES}
+    words = "\n".join(commands.help_lines())
+    assert all(f"/{word}" in words for word in commands.BY_WORD)
+    assert all(len(line) <= 90 for line in commands.help_lines())
+
+
+def test_refs_may_be_written_as_a_shell_would_not_allow() -> None:
+    assert [commands.ref(r) for r in ("#4", "~2", "d9f1", "-")] == ["4", "HEAD~2", "d9f1", "-"]

@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from radchat.chat.tree_view import kv_cell, render, short_ids
+from radchat.chat.width import width
+from tests.chat.trees import chain, long, message, report
+
+# `hits` is right-aligned under its heading
+PICTURE = """\
+session report-q3 (e7f2)  smollm2-135m  14 messages  2 branches   KV G 1.42 GiB  D 1.51 GiB  budget 71%
+id     who   text                                tokens   kv  used  hits  lru
+50c1   sys   You are a careful analyst...           412   G*  now     23    -
+  a19e user  @report.md summarise                 8,113   G   now     21    9
+    b7d0 asst The report says...                    240   G   now     21    8
+      c2aa user price -10 %                          18   G   4s       3    7   price
+        d9f1 asst Revenue would fall...             311   G   4s       3    6   <- HEAD
+      c3b4 user cost -5 %                            15   D   2m       1    -
+        e1c7 asst Margin...                         298   D   2m       1    -   costs
+G device  H host  D disk  - none  * pinned    lru 1 goes first    shared by all branches: 8,765 tokens, computed once"""  # noqa: E501
+
+NARROW = """\
+session report-q3 (e7f2)  smollm2-135m  14 messages  2 branches
+KV G 1.42 GiB  D 1.51 GiB  budget 71%
+id     who   text                         tokens   kv  used  hits  lru
+50c1   sys   You are a careful analyst...    412   G*  now     23    -
+  a19e user  @report.md summarise          8,113   G   now     21    9
+    b7d0 asst The report says...             240   G   now     21    8
+      c2aa user price -10 %                   18   G   4s       3    7   price
+        d9f1 asst Revenue would fall...      311   G   4s       3    6   <- HEAD
+      c3b4 user cost -5 %                     15   D   2m       1    -
+        e1c7 asst Margin...                  298   D   2m       1    -   costs
+G device  H host  D disk  - none  * pinned    lru 1 goes first
+shared by all branches: 8,765 tokens, computed once"""
+
+BARE = """\
+session report-q3 (e7f2)  smollm2-135m  14 messages  2 branches
+id     who   text                                tokens
+50c1   sys   You are a careful analyst...           412
+  a19e user  @report.md summarise                 8,113
+    b7d0 asst The report says...                    240
+      c2aa user price -10 %                          18   price
+        d9f1 asst Revenue would fall...             311   <- HEAD
+      c3b4 user cost -5 %                            15
+        e1c7 asst Margin...                         298   costs"""
+
+
+def drawn(tree: dict[str, Any], columns: int | None, **more: Any) -> str:
+    return "\n".join(render(tree, columns=columns, **more))
+
+
+def test_the_picture_is_the_one_of_the_manual() -> None:
+    assert drawn(report(), None, cache=True) == PICTURE
+    assert drawn(report(), 200, cache=True) == PICTURE
+
+
+def test_at_eighty_columns_the_text_gives_way_and_no_number_does() -> None:
+    assert drawn(report(), 80, cache=True) == NARROW
+
+
+def test_without_the_cache_only_tokens_and_names_are_shown() -> None:
+    assert drawn(report(), None) == BARE
+    assert drawn(report(), 80) == BARE
+
+
+@pytest.mark.parametrize("columns", [1, 2, 20, 80, 200])
+@pytest.mark.parametrize(
+    "text", ["漢字" * 40, "\U0001f468\u200d\U0001f469" * 30, "e\u0301" * 90, "\u2764\ufe0f" * 50]
+)
+def test_wide_text_never_makes_a_row_wider_than_the_terminal(columns: int, text: str) -> None:
+    tree = report()
+    tree["messages"][1]["text"] = text
+    tree["name"] = text
+    tree["branches"][text] = tree["head"]
+    for line in render(tree, columns=columns, cache=True):
+        assert width(line) <= columns
+
+
+def test_columns_line_up_under_wide_text() -> None:
+    tree = report()
+    tree["messages"][2]["text"] = "漢字漢字 한국 \U0001f1e9\U0001f1ea"
+    lines = render(tree, columns=100, cache=True)
+    ends = {width(line.split("   G")[0]) for line in lines if "   G" in line and "KV" not in line}
+    assert len(ends) == 1
+
+
+def test_control_characters_and_newlines_in_text_and_names_are_shown_not_sent() -> None:
+    tree = report()
+    tree["messages"][0]["text"] = "a\n\x1b[2Jb\r\tc"
+    tree["name"] = "x\x1b]0;y\x07"
+    tree["branches"] = {"\x9b31m": long("d9f1")}
+    picture = drawn(tree, None, cache=True)
+    assert "a \\x1b[2Jb c" in picture
+    assert picture.replace("\n", "").isprintable()
+
+
+def test_only_letters_are_drawn() -> None:
+    assert drawn(report(), None, cache=True).isascii()
+
+
+def test_a_long_conversation_is_not_pushed_off_the_screen() -> None:
+    lines = render(chain(60), columns=80)
+    assert len(lines) == 62
+    assert all("message" in line for line in lines[2:])
+    assert lines[-1].endswith("<- HEAD")
+    piped = render(chain(60), columns=None)
+    assert piped[-1].startswith(" " * 118)  # nothing limits a pipe
+
+
+def test_forks_stay_visible_in_a_deep_tree() -> None:
+    tree = chain(60)
+    tree["messages"] += [
+        message("aaaa", "0014", "user", "left", 1),
+        message("bbbb", "aaaa", "assistant", "left answer", 1),
+    ]
+    lines = {line.split()[0]: line for line in render(tree, columns=80)[2:]}
+    indent = {key: len(line) - len(line.lstrip()) for key, line in lines.items()}
+    assert indent["0014"] == 0
+    assert indent["aaaa"] == indent["bbbb"] == indent["0015"] == 2
+
+
+def test_ids_grow_only_where_four_letters_are_not_enough() -> None:
+    ids = [long("abcd1"), long("abcd2"), long("ffff")]
+    assert short_ids(ids) == {ids[0]: "abcd1", ids[1]: "abcd2", ids[2]: "ffff"}
+    assert short_ids(["ab"]) == {"ab": "ab"}
+
+
+@pytest.mark.parametrize(
+    ("held", "pinned", "cell"),
+    [
+        (100, False, "G"),
+        (100, True, "G*"),
+        (80, False, "G 80%"),
+        (99, True, "G* 99%"),
+        (0, False, "-"),
+    ],
+)
+def test_a_partly_cached_message_shows_its_share(held: int, pinned: bool, cell: str) -> None:
+    assert kv_cell(message("a", None, "user", "", 100, held=held, pinned=pinned)) == cell
+
+
+def test_the_letter_is_that_of_the_fastest_tier_and_the_share_that_of_all() -> None:
+    entry = message("a", None, "user", "", 100)
+    entry["cached"] = {"device": 30, "host": 20, "disk": 50}
+    assert kv_cell(entry) == "G"
+    entry["cached"] = {"device": 0, "host": 20, "disk": 40}
+    assert kv_cell(entry) == "H 60%"
+
+
+def test_an_empty_session_says_so() -> None:
+    tree: dict[str, Any] = {
+        "session": long("ab"),
+        "name": "new",
+        "head": None,
+        "messages": [],
+        "branches": {},
+    }
+    assert drawn(tree, 80) == "session new (ab00)  0 messages  0 branches\n(no messages yet)"
+
+
+def test_colour_changes_no_letter() -> None:
+    def paint(text: str, style: str) -> str:
+        return f"<{style}>{text}</>"
+
+    painted = drawn(report(), 80, cache=True, paint=paint)
+    for mark in ("<bold>", "<dim>", "</>"):
+        painted = painted.replace(mark, "")
+    assert painted == NARROW
