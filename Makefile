@@ -19,7 +19,7 @@ $(VENV)/.done: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-model: setup  ## the small real model (SmolLM2-135M, 73 MB to fetch), once
+model: setup  ## the small real model (SmolLM2-135M, 93 MB to fetch), once
 	@$(BIN)/radchat models show smollm2-135m >/dev/null 2>&1 || $(BIN)/radchat models pull smollm2-135m
 
 demo: model  ## a tour: two turns, a three-way fork, the tree with its cache, a restart
