@@ -42,6 +42,11 @@ def _run(argv: list[str]) -> int:
 
     json, cli = words.wants_json(argv), None
     try:
+        if argv == ["daemon", "start", "--foreground"]:  # without Typer: 60 ms off a cold start
+            from radchat.daemon.main import start
+            from radchat.paths import Places
+
+            return start(Places.from_env())
         line = words.parse(argv)
         if line.command == "version":
             return _version(json=json)

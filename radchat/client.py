@@ -47,7 +47,11 @@ def _say(text: str) -> None:
 
 
 def where() -> Where:
-    """Which terminal and folder this command runs in, for "the current session"."""
+    """Which terminal and folder this command runs in, for "the current session".
+
+    Without a terminal (a script, cron) the commands of one login session or one script stand for
+    it, so that an `ask -c` finds the session of the `ask` before.
+    """
     terminal = os.environ.get("TMUX_PANE")
     for descriptor in (0, 1, 2):
         if terminal:
@@ -58,7 +62,7 @@ def where() -> Where:
         folder = str(Path.cwd())
     except FileNotFoundError:  # removed under us
         folder = os.environ.get("PWD", "/")
-    return {"terminal": terminal or None, "folder": folder}
+    return {"terminal": terminal or f"sid:{os.getsid(0)}", "folder": folder}
 
 
 class Client:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,14 @@ from radchat.chat.prompt import Prompt
 from radchat.chat.sessions_view import last_line
 from radchat.chat.text import clean, one_line
 from radchat.chat.turn import run_turn
-from radchat.chat.view import View
+from radchat.chat.view import Answer, View
 from radchat.client import Client
-from radchat.errors import RadchatError
+from radchat.errors import NotFound, RadchatError
 
 FIRST_LOOK_S = 0.08  # a daemon that is up has opened the session by then: its lines come first
+SETTLE_S = 3.0  # for a cut-off answer to be written down
+# the calls that look from where one stands, and so take the chat's own HEAD
+HEADED = frozenset(("tree", "log", "fork", "switch", "undo", "redo", "branch.list", "cache.evict"))
 _AT_FILE = re.compile(r"(?:^|(?<=\s))@(\S+)")
 
 
@@ -52,8 +56,11 @@ class Chat:
         self.files: list[dict[str, str]] = []  # for the next message
         self.default = ""  # text offered at the next prompt
         self.editing: str | None = None  # the turn the next message replaces
+        self.context: dict[str, Any] = {}  # how full it was after the last answer
+        self._unsure: Answer | None = None  # cut off; the daemon may still be writing it down
         self.is_over = False
         self.has_talked = False
+        self._made_session = False
         self._start = start
         self._at = start.at
         self.prompt = prompt or Prompt(
@@ -76,6 +83,7 @@ class Chat:
                 "new": start.is_new,
                 "name": start.name,
                 "ephemeral": start.ephemeral,
+                "model": self.arguments.get("model"),
             },
             model={k: self.arguments[k] for k in keys if self.arguments.get(k)},
             on_open=self._opened,
@@ -86,6 +94,7 @@ class Chat:
     def _opened(self, session: dict[str, Any]) -> None:
         """Told by the opening thread; the loop reads these only after ``ready``."""
         self.enter(session)
+        self._made_session = self._start.is_new
         if self._start.is_new and session.get("last"):
             self._say(last_line(session["last"]))
 
@@ -169,7 +178,7 @@ class Chat:
 
     def generate(self, **args: Any) -> None:
         """One turn, from where this chat stands; its HEAD follows."""
-        client = self.ready()
+        client = self._settled()
         files = self.files + _named_files(str(args.get("text") or ""))
         payload = {
             **self.host.here(),
@@ -191,6 +200,9 @@ class Chat:
         self.host.status("")
         if answer.head is not None:
             self.head = answer.head
+            self.context = answer.done.get("context") or self.context
+            if not answer.done:
+                self._unsure = answer
             self.has_talked = True
             self.files, self._at = [], None
             self.arguments.pop("files", None)
@@ -201,10 +213,30 @@ class Chat:
 
     def call(self, method: str, **args: Any) -> dict[str, Any]:
         """One question about this chat's session, asked from its own HEAD."""
-        client = self.ready()
+        client = self._settled()
+        if method in HEADED:
+            args["head"] = self.head
         where = self.host.here()["where"]
-        session = self.session.get("id")
-        return dict(client.call(method, where=where, session=session, head=self.head, **args))
+        return dict(client.call(method, where=where, session=self.session.get("id"), **args))
+
+    def _settled(self) -> Client:
+        """The daemon, once an answer that was cut off is where this chat believes to stand."""
+        client = self.ready()
+        answer, self._unsure = self._unsure, None
+        if answer is None or not answer.heard:
+            return client
+        deadline = time.monotonic() + SETTLE_S
+        while time.monotonic() < deadline:
+            try:
+                session = self.session.get("id")
+                where = self.host.here()["where"]
+                client.call("log", where=where, session=session, n=1, head=answer.head)
+            except NotFound:
+                time.sleep(0.05)
+            else:
+                return client
+        self.head = {"branch": answer.init.get("branch"), "message": answer.init.get("user")}
+        return client
 
     def moved(self, result: dict[str, Any]) -> None:
         """Go where an answer of fork, switch, undo or redo says, and offer its text."""
@@ -226,9 +258,14 @@ class Chat:
         )
 
     def _goodbye(self) -> None:
+        """How to go on; a session in which nothing was said is not kept."""
         name = self.session.get("name") or self.session.get("id")
         if name and self.has_talked and not self._start.ephemeral:
             self.host.note(f"Continue: radchat chat -r {one_line(str(name))}")
+        elif self._made_session and self.opening.client is not None and not self.has_talked:
+            where = self.host.here()["where"]
+            with contextlib.suppress(RadchatError):
+                self.opening.client.call("sessions.rm", where=where, sessions=[self.session["id"]])
 
 
 def _named_files(text: str) -> list[dict[str, str]]:

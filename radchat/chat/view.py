@@ -21,6 +21,7 @@ DIM, RESET = "\x1b[2m", "\x1b[0m"
 class Answer:
     """What an answer's events have told so far."""
 
+    heard: bool = False  # any of its words
     init: dict[str, Any] = field(default_factory=dict)
     messages: list[dict[str, Any]] = field(default_factory=list)
     done: dict[str, Any] = field(default_factory=dict)
@@ -37,7 +38,8 @@ class Answer:
         if not self.init:
             return None
         answers = self.init.get("messages") or [None]
-        return {"branch": self.init.get("branch"), "message": answers[0] or self.init.get("user")}
+        message = answers[0] if self.heard else self.init.get("user")
+        return {"branch": self.init.get("branch"), "message": message}
 
 
 @dataclass
@@ -95,6 +97,7 @@ class View:
             self.streams = False
 
     def _on_reasoning(self, data: dict[str, Any]) -> None:
+        self.answer.heard = True
         if not self.shows_reasoning or self._many:
             return
         self.status("")
@@ -106,6 +109,7 @@ class View:
         self.err.flush()
 
     def _on_delta(self, data: dict[str, Any]) -> None:
+        self.answer.heard = True
         if self.shows_text and self.streams:
             self.status("")
             self._end_thought()

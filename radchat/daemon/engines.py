@@ -70,6 +70,7 @@ class Engines:
         self._released = asyncio.Event()  # set whenever a user has left
         self.loaded: Loaded | None = None
         self.loading: ModelEntry | None = None
+        self.share_loaded = 0.0  # of the model being loaded
 
     def choose(self, asked: str | None, sessions: str | None) -> ModelEntry:
         """The model a turn uses: asked for, the session's own, the setting, the default, the last.
@@ -96,7 +97,10 @@ class Engines:
             while not task.done():
                 await asyncio.wait({task}, timeout=POLL_S)
                 if self.loading is not None:
-                    say(Event("progress", {"stage": "load", "text": self.loading.name}))
+                    done = round(100 * self.share_loaded)
+                    text = self.loading.name
+                    body = {"stage": "load", "text": text, "done": done, "total": 100}
+                    say(Event("progress", body))
         except asyncio.CancelledError:
             task.cancel()
             raise
@@ -127,13 +131,16 @@ class Engines:
 
     async def _load(self, entry: ModelEntry, dtype: str) -> Loaded:
         """Replace the engine. A model that can't be loaded leaves none."""
-        self.loaded, self.loading = None, entry
+        self.loaded, self.loading, self.share_loaded = None, entry, 0.0
         parts: list[Any] = []
+
+        def hear(share: float) -> None:
+            self.share_loaded = share
 
         def build() -> Any:
             from radchat.engine.model import build_engine, load
 
-            model = load(entry.folder, dtype)
+            model = load(entry.folder, dtype, progress=hear)
             engine = build_engine(
                 model,
                 kv_budget=self._config.kv_device,

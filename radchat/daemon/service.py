@@ -90,7 +90,13 @@ class Service(CacheMethods):
             "running": 0 if stats is None else stats["running"],
             "waiting": 0 if stats is None else stats["waiting"],
             "answers": len(self._answers),
-            "loading": None if loading is None else {"model": loading.name},
+            "loading": None
+            if loading is None
+            else {
+                "model": loading.name,
+                "done": round(100 * self._engines.share_loaded),
+                "total": 100,
+            },
             "models": self._models(),
             "locations": _locations(),
             "home": self._home(),

@@ -7,7 +7,7 @@ not fit is refused with the numbers, since a machine that swaps is worse than on
 from __future__ import annotations
 
 import json
-import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,6 @@ from radchat.engine.tokenizer import Tokenizer
 from radchat.engine.weights import fingerprint, load_weights, read_about
 from radchat.errors import ContextOverflow, ModelBroken
 from radchat_kernels import Plan
-
-log = logging.getLogger(__name__)
 
 PAGE_SIZE = 16  # tokens
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -85,24 +83,33 @@ def resolve_dtype(name: str) -> str:
     return "bf16" if has_bf16 else "fp32"
 
 
-def load(folder: Path, dtype: str = "auto") -> LoadedModel:
-    """Map, check and assemble. Raises ModelBroken with what is wrong and what to type."""
+def load(
+    folder: Path, dtype: str = "auto", *, progress: Callable[[float], None] = lambda _: None
+) -> LoadedModel:
+    """Map, check and assemble; ``progress`` hears the share that is done, 0 to 1.
+
+    Raises ModelBroken with what is wrong and what to type.
+    """
     about = read_about(folder)
     chosen = resolve_dtype(dtype)
     config = DecoderConfig.from_hf(_json(folder / "config.json"))
+    progress(0.1)
     tokenizer = Tokenizer(folder)
+    progress(0.4)
     template = Template.load(folder, tokenizer)
     if config.vocab_size < tokenizer.vocab_size:
         raise ModelBroken(
             f"{folder.name}: the tokenizer has {tokenizer.vocab_size} ids and the model rows for "
             f"{config.vocab_size}"
         )
+    progress(0.6)
     num_bytes = _weight_bytes(about, chosen)
     _require_memory(folder.name, num_bytes)
     generation = _json(folder / "generation_config.json")
     eos = generation.get("eos_token_id")
     eos_ids = [] if eos is None else [eos] if isinstance(eos, int) else list(eos)
     decoder = Decoder(config, load_weights(folder, DTYPES[chosen]), DTYPES[chosen])
+    progress(1.0)
     return LoadedModel(
         folder=folder,
         asked_dtype=dtype,

@@ -25,6 +25,7 @@ from radchat.errors import ModelBroken
 # −log(−log u) of a 32-bit u lies within −3.131 … 22.874: a token whose logit/T is further than
 # their distance below the best one can not win, so it need not be drawn for
 NOISE_SPAN = 26.01
+_HEAD = 256  # best tokens that are drawn for first where many survive
 _NUCLEUS_GUESS = 512  # top-p rarely keeps more; if it does, the whole row is sorted
 
 
@@ -82,12 +83,8 @@ def sample(
             results[index] = _drawn(logits, draw, int(row.argmax()))
         else:
             noisy.append((index, *survivors(row, best, draw.params)))
-    for (index, ids, scores), noise in zip(
-        noisy,
-        _gumbels([(draws[index], ids) for index, ids, _ in noisy], logits.shape[1]),
-        strict=True,
-    ):
-        token = int(ids[(scores + noise).argmax()])
+    wanted = [(draws[index], ids, scores) for index, ids, scores in noisy]
+    for (index, _, _), token in zip(noisy, _winners(wanted, logits.shape[1]), strict=True):
         results[index] = _drawn(logits, draws[index], token)
     return [result for result in results if result is not None]
 
@@ -95,19 +92,20 @@ def sample(
 def survivors(row: Tensor, best: float, params: SamplingParams) -> tuple[Tensor, Tensor]:
     """Ids that may be drawn and their (logit − best) / T, float64.
 
-    Each filter is a threshold, so ties at its edge stay in, as in transformers.
+    Each filter is a threshold, so ties at its edge stay in, as in transformers. Tokens beyond the
+    noise's reach are left out from the start: all together they hold less than 1e-6.
     """
-    scaled = (row.double() - best) / params.temperature  # the best is at 0: no overflow at tiny T
-    keep = -math.inf
+    near = (row >= best - 1.01 * NOISE_SPAN * params.temperature).nonzero().flatten()
+    scaled = (row[near].double() - best) / params.temperature  # the best is at 0: no overflow
+    keep = -NOISE_SPAN
     if 0 < params.top_k < len(scaled):
-        keep = float(scaled.topk(params.top_k).values[-1])
+        keep = max(keep, float(scaled.topk(params.top_k).values[-1]))
     if params.min_p > 0:
         keep = max(keep, math.log(params.min_p))
     if params.top_p < 1:
-        kept = scaled[scaled >= keep] if keep > -math.inf else scaled
-        keep = max(keep, _nucleus(kept, params.top_p))
-    ids = (scaled >= max(keep, -NOISE_SPAN)).nonzero().flatten()
-    return ids, scaled[ids]
+        keep = max(keep, _nucleus(scaled[scaled >= keep], params.top_p))
+    kept = scaled >= keep
+    return near[kept], scaled[kept]
 
 
 def token_logprobs(logits: Tensor, ids: Sequence[int], num_top: int) -> list[TokenLogprob]:
@@ -188,32 +186,48 @@ def _nucleus(scaled: Tensor, top_p: float) -> float:
     return -math.inf  # rounding kept the sum of all below top_p
 
 
-def _gumbels(wanted: Sequence[tuple[Draw, Tensor]], vocab_size: int) -> list[Tensor]:
-    """Noise for the ids of each draw; few survivors of many rows share one call."""
-    noise: list[Tensor | None] = [None] * len(wanted)
-    sparse: list[int] = []
-    for index, (draw, ids) in enumerate(wanted):
+def _winners(wanted: Sequence[tuple[Draw, Tensor, Tensor]], vocab_size: int) -> list[int]:
+    """Per draw the argmax of score + noise over its ids; rows of few survivors share a call."""
+    winners: list[int] = [0] * len(wanted)
+    few: list[int] = []
+    for index, (draw, ids, scores) in enumerate(wanted):
         if len(ids) * 4 > vocab_size:
-            seed, position, choice = draw.params.seed, draw.position, draw.choice
-            all_ids = philox.uniforms_of_all(seed, position, choice, vocab_size, str(ids.device))
-            noise[index] = _gumbel(all_ids[ids])
+            winners[index] = _winner_of_many(draw, ids, scores, vocab_size)
         else:
-            sparse.append(index)
-    if sparse:
-        lengths = [len(wanted[index][1]) for index in sparse]
-        repeats = torch.tensor(lengths)
-        place = torch.tensor(
-            [
-                [philox.signed(draw.params.seed), draw.position, draw.choice]
-                for draw, _ in (wanted[index] for index in sparse)
-            ]
-        ).repeat_interleave(repeats, dim=0)
-        ids = torch.cat([wanted[index][1] for index in sparse])
-        seeds, positions, choices = place.to(ids.device).unbind(1)
-        flat = _gumbel(philox.uniforms(seeds, positions, choices, ids))
-        for index, part in zip(sparse, torch.split(flat, lengths), strict=True):
-            noise[index] = part
-    return [part for part in noise if part is not None]
+            few.append(index)
+    noise = _gumbels([wanted[index][:2] for index in few])
+    for index, part in zip(few, noise, strict=True):
+        _, ids, scores = wanted[index]
+        winners[index] = int(ids[(scores + part).argmax()])
+    return winners
+
+
+def _winner_of_many(draw: Draw, ids: Tensor, scores: Tensor, vocab_size: int) -> int:
+    """The same argmax. The best tokens set a mark that the others pass only with rare noise, so
+    two logarithms are taken of a few ids and not of the whole vocabulary.
+    """
+    head = scores.topk(min(_HEAD, len(scores)))
+    (noise,) = _gumbels([(draw, ids[head.indices])])
+    mark = float((head.values + noise).max()) - float(head.values[-1])  # noise the rest needs
+    seed, position, choice = draw.params.seed, draw.position, draw.choice
+    u = philox.uniforms_of_all(seed, position, choice, vocab_size, str(ids.device))[ids]
+    rare = u >= math.exp(-math.exp(-mark)) * (1 - 1e-12)
+    rare[head.indices] = True
+    passed = scores[rare] + _gumbel(u[rare])
+    return int(ids[rare][passed.argmax()])
+
+
+def _gumbels(wanted: Sequence[tuple[Draw, Tensor]]) -> list[Tensor]:
+    """Noise for the ids of each draw, in one call."""
+    if not wanted:
+        return []
+    lengths = [len(ids) for _, ids in wanted]
+    place = torch.tensor(
+        [[philox.signed(draw.params.seed), draw.position, draw.choice] for draw, _ in wanted]
+    ).repeat_interleave(torch.tensor(lengths), dim=0)
+    ids = torch.cat([ids for _, ids in wanted])
+    seeds, positions, choices = place.to(ids.device).unbind(1)
+    return list(torch.split(_gumbel(philox.uniforms(seeds, positions, choices, ids)), lengths))
 
 
 def _gumbel(u: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ What it holds:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from radchat.engine.batch import Work, compose
@@ -160,9 +160,10 @@ class Scheduler:
     def _admit(self, out: Schedule, now: float, *, may_admit: bool) -> None:
         queue = self._ordered(now)
         background_blocked = False
+        leaders = [choice for choice in self.running if choice.pending > 1]
         for entry in queue:
             choice = entry.choice
-            leader = self._leader(entry) if self._options.follow else None
+            leader = self._leader(entry, leaders) if self._options.follow else None
             if leader is not None:
                 leader.lent = min(leader.lent, entry.priority)
                 leader.followers += 1
@@ -174,6 +175,7 @@ class Scheduler:
                 continue
             if self._try(entry):
                 out.admitted.append(choice)
+                leaders.append(choice)
                 for other in self.waiting:
                     other.passed += other.group.serial < choice.group.serial
             elif not self.running and not self._cache.fits(len(choice.ids)):
@@ -198,7 +200,7 @@ class Scheduler:
         options = self._options
         return queue_order(entries, options.policy, now, self._prefill_speed(), options.seed)
 
-    def _leader(self, entry: Waiting) -> Choice | None:
+    def _leader(self, entry: Waiting, leaders: Sequence[Choice]) -> Choice | None:
         """A running request that is computing tokens this one needs next, or None.
 
         Worth waiting for: a page of tokens, or half of what would have to be run.
@@ -208,11 +210,10 @@ class Scheduler:
             return None  # it runs every token anyway
         last = len(choice.ids) - 1
         best, leader = 0, None
-        for other in self.running:
-            assert other.lease is not None
+        for other in leaders:
+            if other.lease is None or other.request.namespace != choice.request.namespace:
+                continue  # put back meanwhile, or a stranger
             done = other.lease.computed_len
-            if len(other.ids) - done <= 1 or other.request.namespace != choice.request.namespace:
-                continue
             shared = choice.common.get(other.admitted)
             if shared is None:
                 shared = choice.common[other.admitted] = shared_len(choice.raw, other.raw)

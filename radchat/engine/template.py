@@ -100,7 +100,7 @@ class Template:
         else:
             result = self._next(case)
         if prefill:
-            more = self.tokenizer.encode_text(prefill)
+            more = self.tokenizer.encode_text(prefill, result.ids)
             shares = (*result.shares[:-1], sum(result.shares[-1:]) + len(more))
             result = replace(result, ids=result.ids + more, tail=result.tail + more, shares=shares)
         return result
@@ -320,7 +320,7 @@ class Template:
         base: Ids,
     ) -> Prompt:
         """``base``, then the ids of N from character ``at`` on."""
-        encoded = self.tokenizer.encode(case.text[at:], at_start=not base)
+        encoded = self.tokenizer.encode(case.text[at:], base)
         ids = base + encoded.ids
         places = [(at + mark.start, mark.num_ids) for mark in encoded.marks]
         before = self._before_opening(case.view, case.text)

@@ -19,7 +19,7 @@ import re
 import secrets
 import string
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,6 +43,7 @@ KNOWN_CONTROL = frozenset(
     for left, right in (("<", ">"), ("</", ">"))
 )
 NUM_PROBES = 200
+_ANCHOR = "\x01"  # text that merges with nothing
 _LETTERS = string.ascii_letters + string.digits
 _PROBE_WORDS = (
     *("the", " cat", "s", "  ", " ", "\n", "\n\n", "\t", "12", "345", "é", "— ", "한글", "🙂"),
@@ -139,17 +140,21 @@ class Tokenizer:
             ]
         )
         self._twin = twin
+        self._anchor_ids: list[int] = twin.encode(_ANCHOR, add_special_tokens=False).ids
+        # A layout that writes a space before every run must not do so in the middle of a text.
+        whole = twin.encode(f"{self._plain}x", add_special_tokens=False).ids
+        self._spaces_runs = self.decode(whole[1:]).startswith(" ")
 
     # -- text to ids ---------------------------------------------------------------------------
 
-    def encode(self, rendering: str, *, at_start: bool = True) -> Encoded:
-        """Ids of a masked rendering, or of a part of one that was cut at a control token.
+    def encode(self, rendering: str, after: Sequence[int] = ()) -> Encoded:
+        """Ids of a masked rendering, or of the part of one that follows the ids ``after``.
 
-        ``at_start=False``: something precedes it, so no rule for the start of a text applies.
+        Such a part begins at a control token, or goes on in the text that ``after`` ends with.
         """
         ids: Ids = array("I")
         marks: list[Mark] = []
-        left = None if at_start else self._plain
+        left = self._left(after)
         position = 0
         for found in self._scan.finditer(rendering):
             name = found.group()
@@ -162,9 +167,9 @@ class Tokenizer:
         ids.extend(self._run(rendering[position:], left, None))
         return Encoded(ids, tuple(marks))
 
-    def encode_text(self, text: str, *, at_start: bool = False) -> Ids:
-        """Ids of plain text: the names of control tokens in it stay text."""
-        return array("I", self._run(join_surrogates(text), None if at_start else self._plain, None))
+    def encode_text(self, text: str, after: Sequence[int] = ()) -> Ids:
+        """Ids of plain text that follows ``after``: names of control tokens in it stay text."""
+        return array("I", self._run(join_surrogates(text), self._left(after), None))
 
     def encode_raw(self, text: str) -> Ids:
         """Ids of a raw completion's prompt: the tokenizer's own rule, control names are control.
@@ -176,6 +181,15 @@ class Tokenizer:
         full = self._real.encode(text, add_special_tokens=True).ids
         return array("I", plain if full[:1] == plain[:1] else full)
 
+    def _left(self, after: Sequence[int]) -> str | None:
+        """What stands to the left of a run: nothing, a stand-in, or text that never merges."""
+        if not after:
+            return None
+        if after[-1] in self.control_ids:
+            strips = self._name(after[-1]) in self._rstrip
+            return self._strips_right if strips else self._plain
+        return _ANCHOR if self._spaces_runs else self._plain
+
     def _run(self, text: str, left: str | None, right: str | None) -> list[int]:
         if not text:
             return []
@@ -186,7 +200,13 @@ class Tokenizer:
             ).ids
         except (TypeError, UnicodeEncodeError) as error:
             raise InvalidInput(f"text cannot be tokenized: {error}") from error
-        return ids[left is not None : len(ids) - (right is not None)]
+        end = len(ids) - (right is not None)
+        if left == _ANCHOR:
+            begin = len(self._anchor_ids)
+            if ids[:begin] == self._anchor_ids:
+                return ids[begin:end]
+            return self._run(text, self._plain, right)  # it merged after all
+        return ids[left is not None : end]
 
     # -- masks ---------------------------------------------------------------------------------
 

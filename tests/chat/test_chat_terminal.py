@@ -218,7 +218,10 @@ def test_ctrl_c_at_an_empty_prompt_says_how_to_leave(chat: Open) -> None:
 def test_the_terminal_is_as_before_after_every_ending(home: Path, daemon: FakeDaemon) -> None:
     daemon.script["generate"] = lambda args: slowly([f"word{i} " for i in range(300)])
     command = " ".join(radchat("--daemon", str(daemon.path), "chat"))
-    script = f'trap : INT; before=$(stty -g); {command}; code=$?; [ "$before" = "$(stty -g)" ] && echo SAME $code'
+    script = (
+        f"trap : INT; before=$(stty -g); {command}; code=$?; "
+        '[ "$before" = "$(stty -g)" ] && echo SAME $code'
+    )
     env = clean_env(home, RADCHAT_MODEL="tiny")
     for keys, code in (("\x04", 0), ("TERM", 143)):
         with Terminal(["/bin/sh", "-c", script], env) as terminal:
@@ -384,13 +387,16 @@ def test_the_slash_commands_that_show_print_and_harm_nothing(chat: Open) -> None
         ("!echo from the shell", "from the shell"),
     ):
         terminal.type(command + "\r")
-        terminal.wait_for(
-            lambda t, s=shown: any(s in line and not line.startswith("> ") for line in t.lines)
-        )
+        terminal.wait_for(_shows(shown))
         terminal.type("\x0c")  # Ctrl+L: a clean screen for the next
         terminal.settle(0.05)
     terminal.type("/bye\r")
     assert terminal.wait_end() == 0
+
+
+def _shows(words: str) -> Callable[[Terminal], bool]:
+    """On a line that is not the one typed."""
+    return lambda t: any(words in line and not line.startswith("> ") for line in t.lines)
 
 
 def test_set_file_and_edit_reach_the_next_request(

@@ -36,7 +36,7 @@ TOOLS = make_tools()
 EDGES = ("", " ", "\n", "\n\n", "  \n")
 
 
-def cut_ids(tokenizer: Tokenizer, text: str, dice: random.Random) -> Ids:
+def cut_ids(tokenizer: Tokenizer, text: str, after: Ids, dice: random.Random) -> Ids:
     """Ids of an answer, cut at random places: control names in it are control ids."""
     spans = tokenizer.control_spans(text) + tokenizer.mask_spans(text)
     inside = {i for start, end in spans for i in range(start + 1, end)}
@@ -44,7 +44,7 @@ def cut_ids(tokenizer: Tokenizer, text: str, dice: random.Random) -> Ids:
     cuts = [cut for cut in cuts if cut not in inside]
     ids: Ids = array("I")
     for start, end in pairwise(cuts):
-        ids += tokenizer.encode(text[start:end], at_start=False).ids
+        ids += tokenizer.encode(text[start:end], after + ids).ids
     return ids
 
 
@@ -118,7 +118,7 @@ class Chat:
         raw += "" if unfinished else typed
         for call in calls:
             raw += f"\n<call>{call.name} {dict(call.arguments)}{form.call_ending or '</call>'}"
-        out = self.unmasked_ids(raw)
+        out = self.raw_ids(raw, prompt.ids)
         stopped = stop and not unfinished
         if stopped:
             out.append(min(self.template.stop_ids()))
@@ -135,8 +135,9 @@ class Chat:
         self.turns.append(turn)
         return turn
 
-    def unmasked_ids(self, raw: str) -> Ids:
-        return cut_ids(self.template.tokenizer, raw, random.Random(self.seed + len(self.turns)))
+    def raw_ids(self, raw: str, after: Ids) -> Ids:
+        dice = random.Random(self.seed + len(self.turns))
+        return cut_ids(self.template.tokenizer, raw, after, dice)
 
     def turn(self) -> Prompt:
         """One random round: a user, perhaps a tool round, an answer."""

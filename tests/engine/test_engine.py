@@ -12,7 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
+import torch
 
+from radchat.engine import philox
 from radchat.engine.engine import Engine
 from radchat.engine.request import (
     MAX_CHOICES,
@@ -291,6 +293,21 @@ def test_choices_differ_repeat_and_are_those_of_single_requests() -> None:
     for choice in range(4):
         alone = Request("b", opening(), params, first_choice=choice)
         assert output(run(scripted_engine(scores=random_scores), alone), "b") == outs[choice]
+
+
+def test_noise_is_that_of_the_tokens_own_place_in_the_sequence() -> None:
+    params = SamplingParams(seed=8, max_tokens=6)
+    ids = opening()
+    engine = scripted_engine(scores=random_scores)
+    out = output(run(engine, Request("a", ids, params, first_choice=2)), "a")
+    whole = list(ids)
+    for token in out:
+        logits = torch.full((engine.model.vocab_size,), -20.0, dtype=torch.float64)
+        for each, score in random_scores(whole).items():
+            logits[each] = score
+        u = philox.uniforms_of_all(8, len(whole), 2, len(logits), "cpu")
+        assert token == int((logits - (-u.log()).log()).argmax())
+        whole.append(token)
 
 
 @pytest.mark.parametrize("penalty", [0.0, 1.5])

@@ -434,6 +434,20 @@ def test_prompt_logprobs_are_those_of_a_cold_run_also_beside_the_cache(dtype: to
     assert bench.ask(ids) == len(ids) - 1
 
 
+def test_scoring_a_cached_prompt_writes_no_slot_again() -> None:
+    bench = Bench(torch.bfloat16, chunk_tokens=PAGE)
+    ids = prompt(16, 90)
+    bench.run(bench.request(ids, 1))
+    before = kv_of(bench, ids)
+    params = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=True)
+    scorer = Bench(torch.bfloat16, chunk_tokens=90)  # other chunks: other rounding
+    scorer.run(scorer.request(ids, 1))
+    assert not torch.equal(kv_of(scorer, ids), before), "the test would see nothing"
+    bench.engine._scheduler._options = SchedulerOptions(chunk_tokens=90)
+    bench.run(Request("scored", ids, params))
+    assert torch.equal(kv_of(bench, ids), before)
+
+
 BF16_BOUND = 0.12  # seen: 0.08, where logits have a standard deviation of 2
 TURNS = 12
 

@@ -33,7 +33,7 @@ def sampled(
     template: Template, prompt: Prompt, raw: str, *, stop: bool = True, **fields: Any
 ) -> Turn:
     """An answer whose ids are ``raw``'s (control names in it are control ids), then a stop id."""
-    out = template.tokenizer.encode(raw, at_start=False).ids
+    out = template.tokenizer.encode(raw, prompt.ids).ids
     if stop:
         out.append(min(template.stop_ids()))
     fields.setdefault("text", raw)

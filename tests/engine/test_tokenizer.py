@@ -42,7 +42,7 @@ def test_an_end_encoded_later_gives_the_ids_of_the_whole_string(layout: Any) -> 
         for mark in encoded.marks:
             if whole[mark.start :].startswith(tuple(ours._lstrip)):
                 continue  # it takes the white space before it, so it is not a place to cut
-            tail = ours.encode(whole[mark.start :], at_start=False)
+            tail = ours.encode(whole[mark.start :], encoded.ids[: mark.num_ids])
             assert encoded.ids[: mark.num_ids] + tail.ids == encoded.ids, whole
 
 
@@ -150,7 +150,7 @@ def test_a_models_own_control_ids_are_told_from_text_that_looks_like_them() -> N
     text = ours.decode_masked(ids)
     assert "<think>" in text
     assert "<|im_end|>" not in text
-    assert ours.encode(text, at_start=False).ids == ids
+    assert ours.encode(text).ids == ids
 
 
 def test_threads_may_share_a_tokenizer() -> None:
@@ -175,3 +175,15 @@ def test_vocabulary_size_counts_the_highest_id() -> None:
     ours, raw = make("gpt2")
     vocab = json.loads(raw.to_str())
     assert ours.vocab_size == max(token["id"] for token in vocab["added_tokens"]) + 1
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_text_that_goes_on_in_the_middle_gets_no_space_of_the_tokenizers(layout: str) -> None:
+    ours, _ = make(layout, PLAIN[:2])
+    dice = random.Random(layout)
+    for _ in range(200):
+        head, text = "it is", probe_string(dice, [])
+        before = ours.encode("<s>" + head).ids
+        more = ours.encode_text(text, before)
+        assert ours.decode(before + more) == ours.decode(before) + text
+    assert ours.encode_text("x", ours.encode("<s>").ids) == ours.encode("<s>x").ids[1:]
