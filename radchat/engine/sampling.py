@@ -25,7 +25,7 @@ from radchat.errors import ModelBroken
 # −log(−log u) of a 32-bit u lies within −3.131 … 22.874: a token whose logit/T is further than
 # their distance below the best one can not win, so it need not be drawn for
 NOISE_SPAN = 26.01
-_HEAD = 256  # best tokens that are drawn for first where many survive
+_HEAD = 64  # best tokens that are drawn for first where many survive
 _NUCLEUS_GUESS = 512  # top-p rarely keeps more; if it does, the whole row is sorted
 
 
