@@ -16,10 +16,7 @@ import argparse
 import gc
 import importlib
 import json
-import os
-import platform
 import random
-import subprocess
 import sys
 import time
 from array import array
@@ -31,6 +28,8 @@ from typing import Any, TypeAlias
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
+
+from machine import machine  # noqa: E402
 
 from radchat.engine.prefix_cache import PrefixCache  # noqa: E402
 from radchat.engine.request import Ids  # noqa: E402
@@ -221,26 +220,6 @@ def table(rows: dict[str, dict[str, Any]]) -> None:
             if "hit_rate" in each:
                 line += f"   hit rate {each['hit_rate']:.3f}"
             print(line, flush=True)
-
-
-def machine() -> dict[str, Any]:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    model = next((line.split(":")[1].strip() for line in lines if "model name" in line), "")
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"],
-        cwd=HERE,
-        capture_output=True,
-        text=True,
-        check=False,
-    ).stdout.strip()
-    return {
-        "cpu": model or platform.machine(),
-        "cores": os.cpu_count(),
-        "load": round(os.getloadavg()[0], 1),
-        "python": platform.python_version(),
-        "commit": commit,
-    }
 
 
 def main() -> None:
