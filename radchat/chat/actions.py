@@ -47,7 +47,14 @@ def _bye(chat: Chat, rest: str) -> None:  # noqa: ARG001
 def _new(chat: Chat, rest: str) -> None:
     client = chat.ready()
     place_ = chat.host.here()["where"]
-    opened = client.call("sessions.open", where=place_, session=None, new=True, name=rest or None)
+    opened = client.call(
+        "sessions.open",
+        where=place_,
+        session=None,
+        new=True,
+        name=rest or None,
+        model=chat.arguments.get("model"),
+    )
     chat.enter(opened)
     chat.host.note(f"new session {one_line(str(opened.get('name') or opened['id']))}")
 
@@ -194,10 +201,12 @@ def _cache(chat: Chat, rest: str) -> None:  # noqa: ARG001
 
 
 def _context(chat: Chat, rest: str) -> None:  # noqa: ARG001
-    log = chat.call("log")
-    used = sum(m.get("tokens") or 0 for m in log["messages"])
-    limit = log.get("context")
-    chat.host.out(f"{count(used)} tokens" + (f" of {count(limit)}" if limit else ""))
+    used = chat.context.get("used")
+    if used is None:
+        used = sum(m.get("tokens") or 0 for m in chat.call("log")["messages"])
+    limit = chat.context.get("limit")
+    share = f" of {count(limit)}, {100 * used / limit:.0f}%" if limit else ""
+    chat.host.out(f"{count(used)} tokens{share}")
 
 
 def _sessions(chat: Chat, rest: str) -> None:
@@ -221,13 +230,13 @@ def _rename(chat: Chat, rest: str) -> None:
 
 
 def _status(chat: Chat, rest: str) -> None:  # noqa: ARG001
-    status = chat.call("status")
+    status = chat.ready().call("status")
     for key in ("state", "pid", "model", "device", "executor", "running", "waiting"):
         if status.get(key) is not None:
             chat.host.out(f"{key:<10}{one_line(str(status[key]))}")
-    kv = status.get("kv") or {}
+    kv = (status.get("kv") or {}).get("device") or {}
     if kv.get("bytes") is not None:
-        chat.host.out(f"{'kv':<10}{size(kv['bytes'])}")
+        chat.host.out(f"{'kv':<10}{size(kv['bytes'])} of {size(kv['budget_bytes'])}")
 
 
 ACTIONS: dict[str, Action] = {

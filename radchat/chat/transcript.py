@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,6 +30,10 @@ def transcript(
             turn = f"  #{message['turn']}" if message.get("turn") and who == "user" else ""
             branches = "".join(f"  {one_line(str(b))}" for b in message.get("branches") or ())
             lines.append(paint(f"{who} {names[str(message['id'])]}{turn}{branches}", "bold"))
+        lines += [
+            f"(file {one_line(str(f['name']))}, {count(len(f['text']))} characters)"
+            for f in message.get("files") or ()
+        ]
         lines += clean(str(message.get("text") or "")).strip("\n").split("\n")
         if message.get("finish_reason") in CUT_OFF:
             lines.append(f"({message['finish_reason']}: the answer was cut off)")
@@ -45,7 +50,7 @@ def branches_listing(branches: Sequence[dict[str, Any]], columns: int | None) ->
             one_line(str(b["name"])),
             str(b.get("message") or "-")[:4],
             "-" if b.get("tokens") is None else count(b["tokens"]),
-            age(b.get("updated_s")),
+            "-" if b.get("updated") is None else age(max(0.0, time.time() - b["updated"])),
             cut(one_line(str(b.get("text") or "")), 50),
         ]
         for b in branches

@@ -132,9 +132,8 @@ class _Tour:
         if status.get("answers"):
             raise Busy("another answer is running: the demo does not stop your daemon")
         began = time.monotonic()
-        self._cli.disconnect()
         stop_daemon(self._cli.places, force=False)
-        self._cli.client.call("health")
+        self._cli.client.call("health")  # starts it again
         self._say(f"stopped and started again in {seconds(time.monotonic() - began)}")
 
     def _sum_up(self) -> None:

@@ -68,7 +68,8 @@ class Turn:
     prompt: PromptRecord | None = None
     out: Ids | None = None  # exactly as sampled, a stop id included
     stopped: bool = False  # the last id of ``out`` is a stop id
-    holds: str | None = None  # its reasoning, while the path still contains it
+    holds: str | None = None  # its reasoning, while the path still contains it (for display: the
+    # template reads from the ids what a path contains, since a fork may know better)
 
     @property
     def is_sampled(self) -> bool:

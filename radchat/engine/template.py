@@ -241,10 +241,8 @@ class Template:
         tail = tail[self._overlap(turn, tail) :]
         replaced = False
         if turn.stopped:
-            closing = [
-                i for i in self.tokenizer.encode(tail).ids if i in self.tokenizer.control_ids
-            ]
-            replaced = closing[:1] != list(turn.out[-1:])
+            names = [tail[start:end] for start, end in self.tokenizer.control_spans(tail)[:1]]
+            replaced = [self.tokenizer.control[name] for name in names] != list(turn.out[-1:])
         reason = "stop token replaced" if replaced else "append"
         return self._from_text(case, "append", reason, len(case.text) - len(tail), base)
 

@@ -18,6 +18,8 @@ from pathlib import Path
 from socketserver import ThreadingMixIn, UnixStreamServer
 from typing import Any, Self
 
+from radchat.daemon.body import check_arguments
+from radchat.daemon.service import Service
 from radchat.errors import NotFound, RadchatError
 from radchat.protocol import PROTOCOL, STREAMS, Event, build_id
 
@@ -85,6 +87,7 @@ class FakeDaemon(ThreadingMixIn, UnixStreamServer):
         self.script: Script = dict(script or {})
         self.calls: list[tuple[str, dict[str, Any]]] = []
         self.cancelled: list[dict[str, Any]] = []
+        self.refused: list[RadchatError] = []  # calls the real service would not take
         self.noticed_cancel = threading.Event()
         self._folder = Path(tempfile.mkdtemp(prefix="rc-"))  # short: sun_path
         self.path = self._folder / "d.sock"
@@ -99,6 +102,12 @@ class FakeDaemon(ThreadingMixIn, UnixStreamServer):
             health = {"state": "ready", "pid": 1, "build": build_id(), "protocol": PROTOCOL}
             return self.script.get("health", health)  # type: ignore[return-value]
         self.calls.append((method, args))
+        if method not in ("status", "stop"):  # the rest take what the real service takes, no more
+            try:
+                check_arguments(method, getattr(Service, method.replace(".", "_")), args)
+            except RadchatError as error:
+                self.refused.append(error)
+                return error
         answer = self.script.get(method, NotFound(f"no such method in this script: {method}"))
         if callable(answer):
             answer = answer(args)
@@ -116,6 +125,7 @@ class FakeDaemon(ThreadingMixIn, UnixStreamServer):
         self.shutdown()
         self.server_close()
         shutil.rmtree(self._folder)
+        assert self.refused == []
 
 
 def usage(input_tokens: int = 1211, cached: int = 1180, output: int = 62) -> dict[str, int]:
