@@ -264,7 +264,9 @@ class Store(Turns):
         wanted = set(shared)
         if not wanted:
             return
-        for row in self._db.all("SELECT id FROM sessions WHERE id IS NOT ? ORDER BY seq", away_from):
+        for row in self._db.all(
+            "SELECT id FROM sessions WHERE id IS NOT ? ORDER BY seq", away_from
+        ):
             shown = self._set(f"{SHOWN} SELECT id FROM reach", row["id"])
             for message_id in wanted & shown:
                 self._db.do(
