@@ -1,14 +1,14 @@
 """`radchat models`: get, list, choose, remove. Also the offer of a first start without a model.
 
-Everything heavy happens in children of `pull`; the commands that only read start no daemon and load
-nothing.
+Everything heavy happens in children of `pull`, or in the daemon; the commands that only read start
+no daemon and load nothing.
 """
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -143,6 +143,84 @@ def default(ctx: typer.Context, model: Annotated[str | None, typer.Argument()] =
         cli.data({"default": entry.name})
     else:
         cli.out(entry.name)
+
+
+@models_app.command("ps")
+def ps(ctx: typer.Context) -> None:
+    """What is loaded now."""
+    cli = of(ctx)
+    result = _running(cli, "models.ps") or {"models": []}
+    if cli.json:
+        cli.data(result)
+        return
+    rows = [
+        [
+            one["name"],
+            one["dtype"],
+            f"{one['context']:,}",
+            _megabytes(one["bytes"]),
+            _megabytes(one["kv_bytes"]),
+            str(one["users"]),
+        ]
+        for one in result["models"]
+    ]
+    head = ["name", "dtype", "context", "weights", "KV budget", "answering"]
+    for line in table(rows, head, right=frozenset((2, 3, 4, 5))) if rows else ():
+        cli.out(line)
+    if not rows:
+        cli.note("no model is loaded")
+
+
+@models_app.command("load")
+def load(
+    ctx: typer.Context,
+    model: Annotated[str | None, typer.Argument()] = None,
+    dtype: Annotated[str | None, typer.Option(metavar="auto|fp32|bf16")] = None,
+) -> None:
+    """Load a model now, so that the next answer need not wait for it."""
+    from radchat.chat.view import progress
+    from radchat.cli.generation import check_dtype
+
+    cli = of(ctx)
+    asked = {"model": model, "dtype": None if dtype is None else check_dtype(dtype)}
+    done: dict[str, Any] = {}
+    with cli.client.stream("models.load", **cli.here(), **asked) as events:
+        for event in events:
+            if event.name == "progress":
+                cli.status(progress(event.data))
+            elif event.name == "notice":
+                cli.note(str(event.data["text"]))
+            elif event.name == "done":
+                done = event.data
+    cli.status("")
+    if cli.json:
+        cli.data(done)
+    else:
+        cli.note(f"loaded {done['model']} {done['dtype']}, context {done['context']:,}")
+
+
+@models_app.command("stop")
+def stop(ctx: typer.Context, model: Annotated[str | None, typer.Argument()] = None) -> None:
+    """Unload the model; the daemon and the sessions stay."""
+    cli = of(ctx)
+    loaded = [one["name"] for one in (_running(cli, "models.ps") or {"models": []})["models"]]
+    if model is not None and model not in loaded:
+        raise NotFound(f"{model} is not loaded", model=model)
+    result = _running(cli, "models.unload") or {"unloaded": False}
+    if cli.json:
+        cli.data(result)
+    else:
+        cli.note(f"unloaded {loaded[0]}" if result["unloaded"] else "no model is loaded")
+
+
+def _running(cli: Cli, method: str) -> dict[str, Any] | None:
+    """What the daemon says; None where none runs, and none is started for it."""
+    try:
+        return cli.connect(start=False).call(method)
+    except Unreachable as error:
+        if error.data.get("running", True):
+            raise
+        return None
 
 
 def pull_with_progress(

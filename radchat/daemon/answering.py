@@ -27,7 +27,15 @@ from radchat.engine.request import Ids, Request, SamplingParams
 from radchat.errors import ContextOverflow, RadchatError
 from radchat.protocol import Event
 from radchat_sessions.errors import SaveFailed
-from radchat_sessions.messages import Begun, Ended, NewAnswer, Part, reasoning_part, text_part
+from radchat_sessions.messages import (
+    Begun,
+    Ended,
+    NewAnswer,
+    Part,
+    Placed,
+    reasoning_part,
+    text_part,
+)
 from radchat_sessions.names import auto_name
 from radchat_sessions.store import Store
 
@@ -91,15 +99,18 @@ class Answer:
         self._desk, self._engines, self._worker, self._say = desk, engines, worker, say
         self._store: Store = desk.ephemeral if ask.ephemeral else desk.stored
         self._asked_at = time.monotonic()
+        self._has_model = False
         self._submitted = False
         self._cancelled = False
 
     def cancel(self) -> bool:
-        """End the answer; True if there was one to end. Before it began, nothing is left of it."""
+        """End the answer at its next step. False while it waits for its model: nothing has begun,
+        and its task may be cancelled. Later it may not: what was begun is put away first.
+        """
         self._cancelled = True
         if self._submitted:
             self._worker.abort(self.id)
-        return self._submitted
+        return self._has_model
 
     async def run(self) -> None:
         ask = self.ask
@@ -107,9 +118,10 @@ class Answer:
         model = await self._desk.run(self._session_model)
         entry = self._engines.choose(ask.model, model)
         async with self._engines.using(entry, ask.dtype, self._say) as loaded:
+            self._has_model = True
             prepared = await self._prepare(loaded)
-            request, params = self._request(prepared, loaded)
             try:
+                request, params = self._request(prepared, loaded)
                 cached = await self._worker.call(lambda: _check(loaded, request))
                 self._say_cost(prepared, cached, loaded)
                 if self._cancelled:
@@ -266,12 +278,13 @@ class Answer:
                 )
             )
         self._say(Event("init", await self._desk.run(lambda: self._init(begun, prepared, loaded))))
-        self._say_branches(begun)
+        self._say_branch(begun.answers[0].placed)
         await self._worker.submit(request, inbox.put_nowait)
         self._submitted = True
         if self._cancelled:
             self._worker.abort(self.id)
         ended: list[dict[str, Any]] = []
+        failed: str | None = None
         left = len(choices)
         while left:
             batch = [await inbox.get()]
@@ -284,8 +297,12 @@ class Answer:
                         await self._finish(event, choices[event.choice], begun, request, loaded)
                     )
                     left -= 1
+                    if event.reason == engine.FinishReason.ERROR:
+                        failed = event.error or "the engine could not go on with this answer"
                 else:
                     self._pass_on(event)
+        if failed is not None:
+            raise RadchatError(failed)
         self._say(Event("done", await self._done(ended, begun, request, loaded)))
 
     def _init(self, begun: Begun, prepared: turns.Prepared, loaded: Loaded) -> dict[str, Any]:
@@ -305,10 +322,10 @@ class Answer:
             "input_tokens": len(prepared.ids),
         }
 
-    def _say_branches(self, begun: Begun) -> None:
-        first = begun.answers[0].placed
-        if first is not None and first.moved_on:
-            text = f"{first.wanted} has moved on: this turn is on its own branch {first.branch}"
+    def _say_branch(self, placed: Placed | None) -> None:
+        """The branch this turn was meant for stands elsewhere: it got one of its own."""
+        if placed is not None and placed.moved_on:
+            text = f"{placed.wanted} has moved on: this turn is on its own branch {placed.branch}"
             self._say(Event("notice", {"text": text, "code": "branched"}))
 
     async def _save_ids(self, batch: list[engine.Event], choices: list[Choice]) -> None:
@@ -371,7 +388,7 @@ class Answer:
         ids = choice.ids[: request.said + event.kept]
         timing = self._timing(choice, event.usage.output_tokens)
         usage, cache = _usage(event.usage)
-        if event.error:
+        if event.error and event.reason != engine.FinishReason.ERROR:
             self._say(Event("notice", {"text": event.error, "code": "ended"}))
 
         def work() -> Ended | None:
@@ -391,9 +408,8 @@ class Answer:
             )
 
         ended = await self._save(work)
-        if event.reason == engine.FinishReason.ERROR:
-            raise RadchatError(event.error or "the engine could not go on with this answer")
         placed = None if ended is None else ended.placed
+        self._say_branch(placed)
         if placed is None and ended is not None:
             placed = begun.answers[event.choice].placed
         body: dict[str, Any] = {

@@ -71,6 +71,8 @@ class Engines:
         self.loaded: Loaded | None = None
         self.loading: ModelEntry | None = None
         self.share_loaded = 0.0  # of the model being loaded
+        self._loader: asyncio.Task[Loaded] | None = None  # who loads it
+        self._left: set[asyncio.Task[Loaded]] = set()  # who asked for an engine and went
 
     def choose(self, asked: str | None, sessions: str | None) -> ModelEntry:
         """The model a turn uses: asked for, the session's own, the setting, the default, the last.
@@ -87,9 +89,12 @@ class Engines:
         try:
             yield loaded
         finally:
-            loaded.users -= 1
-            loaded.last_used = boot_time()
-            self._released.set()
+            self._release(loaded)
+
+    def _release(self, loaded: Loaded) -> None:
+        loaded.users -= 1
+        loaded.last_used = boot_time()
+        self._released.set()
 
     async def _acquire(self, entry: ModelEntry, dtype: str, say: Say) -> Loaded:
         task = asyncio.create_task(self._ensure(entry, dtype, say))
@@ -102,9 +107,18 @@ class Engines:
                     body = {"stage": "load", "text": text, "done": done, "total": 100}
                     say(Event("progress", body))
         except asyncio.CancelledError:
-            task.cancel()
+            if task is not self._loader:  # a load can't be ended half-way, and will be wanted
+                task.cancel()
+            self._left.add(task)
+            task.add_done_callback(self._give_back)
             raise
         return task.result()
+
+    def _give_back(self, task: asyncio.Task[Loaded]) -> None:
+        """Whoever asked for this engine has gone before it came."""
+        self._left.discard(task)
+        if not task.cancelled() and task.exception() is None:
+            self._release(task.result())
 
     async def _ensure(self, entry: ModelEntry, dtype: str, say: Say) -> Loaded:
         async with self._change:
@@ -112,16 +126,25 @@ class Engines:
             if loaded is None or not self._is_same(loaded, entry, dtype):
                 if loaded is not None:
                     await self._wait_for_users(loaded, say)
-                    text = f"{loaded.name} {loaded.dtype} makes room for {entry.name}"
+                    held = loaded.engine.stats()["tokens"]
+                    text = (
+                        f"{entry.name} {dtype} takes the place of {loaded.name} {loaded.dtype}: "
+                        f"{held['total'] - held['free']:,} cached tokens go"
+                    )
                     say(Event("notice", {"text": text, "code": "model_swap"}))
-                loaded = await self._load(entry, dtype)
+                self._loader = asyncio.current_task()
+                try:
+                    loaded = await self._load(entry, dtype)
+                finally:
+                    self._loader = None
             loaded.users += 1
             loaded.last_used = boot_time()
             return loaded
 
     def _is_same(self, loaded: Loaded, entry: ModelEntry, dtype: str) -> bool:
-        same_dtype = dtype in (loaded.model.asked_dtype, loaded.dtype)
-        return loaded.entry.folder == entry.folder and same_dtype
+        from radchat.engine.model import resolve_dtype  # imported already: a model is loaded
+
+        return loaded.entry.folder == entry.folder and resolve_dtype(dtype) == loaded.dtype
 
     async def _wait_for_users(self, loaded: Loaded, say: Say) -> None:
         while loaded.users:

@@ -37,7 +37,7 @@ EXIT_BROKEN = 70
 class Service(CacheMethods):
     def __init__(self, places: Places, config: Config) -> None:
         super().__init__(places, config, Worker(_engine_broke))
-        self._answers: dict[str, Answer] = {}
+        self._answers: dict[str, tuple[Answer, asyncio.Task[None]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     # -- life ------------------------------------------------------------------------------------
@@ -54,8 +54,8 @@ class Service(CacheMethods):
 
     async def close(self) -> None:
         self._ticker.cancel()
-        for answer in list(self._answers.values()):
-            answer.cancel()
+        for answer, task in list(self._answers.values()):
+            _end(answer, task)
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.get_running_loop().run_in_executor(None, self._worker.stop)
         await self._desk.close()
@@ -129,8 +129,10 @@ class Service(CacheMethods):
         ]
 
     async def cancel(self, request: str) -> dict[str, Any]:
-        answer = self._answers.get(request)
-        return {"cancelled": answer is not None and answer.cancel()}
+        found = self._answers.get(request)
+        if found is not None:
+            _end(*found)
+        return {"cancelled": found is not None}
 
     async def defaults(
         self, where: Where | None = None, session: str | None = None
@@ -198,8 +200,8 @@ class Service(CacheMethods):
         )
         pipe: asyncio.Queue[Event | RadchatError | Exception | None] = asyncio.Queue()
         answer = Answer(ask, self._desk, self._engines, self._worker, pipe.put_nowait)
-        self._answers[answer.id] = answer
         task = asyncio.create_task(self._run(answer, pipe))
+        self._answers[answer.id] = answer, task
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         try:
@@ -208,8 +210,8 @@ class Service(CacheMethods):
                     raise item
                 yield item
         finally:
-            if not task.done() and not answer.cancel():
-                task.cancel()  # still loading or rendering: nothing has begun
+            if not task.done():
+                _end(answer, task)
 
     async def _run(
         self, answer: Answer, pipe: asyncio.Queue[Event | RadchatError | Exception | None]
@@ -279,6 +281,11 @@ class Service(CacheMethods):
         self, where: Where | None = None, session: str | None = None
     ) -> dict[str, Any]:
         return {"models": self._models()}
+
+
+def _end(answer: Answer, task: asyncio.Task[None]) -> None:
+    if not answer.cancel():
+        task.cancel()
 
 
 def _engine_broke(error: BaseException) -> None:

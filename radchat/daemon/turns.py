@@ -73,6 +73,7 @@ def _plan_turn(store: Store, place: Place, ask: Generate) -> Plan:
         place, point = point_of(store, place, ask.at)
         at = point.message
     is_fork = ask.branch is not None or (at != place.message) or place.branch is None
+    at = _before_unfinished(store, place.session.id, at)
     branch = ask.branch or (place.branch if not is_fork else None) or place.last_branch
     plan = Plan(
         place,
@@ -84,6 +85,13 @@ def _plan_turn(store: Store, place: Place, ask: Generate) -> Plan:
         keep_head=ask.head is not None,
     )
     return _with_system(store, plan, ask.system)
+
+
+def _before_unfinished(store: Store, session: str, at: str | None) -> str | None:
+    """Nobody speaks into a turn that is being answered: the new turn goes beside it (CO-01)."""
+    while at is not None and any(running.parent == at for running in store.running(session)):
+        at = store.parent(at)
+    return at
 
 
 def _with_system(store: Store, plan: Plan, system: str | None) -> Plan:
