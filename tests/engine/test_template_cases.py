@@ -143,6 +143,18 @@ def test_a_system_prompt_that_moves_is_there_once_in_every_turn() -> None:
     assert prompt.reason == "content moved: system"
 
 
+def test_a_closing_that_depends_on_the_answer_is_taken_from_the_real_text() -> None:
+    template = toy_template("seed_oss")
+    prompt = template.prompt([], [Turn("user", "a")], plain_settings())
+    turns = [Turn("user", "a"), sampled(template, prompt, "", text="")]
+    then = template.prompt(turns, [Turn("user", "b")], plain_settings())
+    assert (then.how, then.reason) == ("rewrite", "tail not at the end")
+    assert template.tokenizer.decode(then.ids) == (
+        "<seed:bos>user\na<seed:eos><seed:bos>assistant"
+        "<seed:bos>user\nb<seed:eos><seed:bos>assistant\n"
+    )
+
+
 # -- cases -------------------------------------------------------------------------------------
 
 
