@@ -66,7 +66,8 @@ class Book:
     def free(self, base: str) -> str:
         if base not in self.branches:
             return base
-        stem = base.removesuffix("-2").removesuffix("-3")
+        stem, _, number = base.rpartition("-")
+        stem = stem if stem and number.isdigit() else base
         return next(n for i in range(2, 99) if (n := f"{stem}-{i}") not in self.branches)
 
 
