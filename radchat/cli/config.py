@@ -101,6 +101,8 @@ def shown(value: Any) -> Any:
     """A setting as JSON and people can read it."""
     if isinstance(value, Size):
         return f"{value.tokens}tok" if value.bytes is None else value.bytes
-    if isinstance(value, float):
-        return -1 if value == float("inf") else value
+    if isinstance(value, float):  # seconds
+        if value == float("inf"):
+            return -1
+        return int(value) if value.is_integer() else value
     return value

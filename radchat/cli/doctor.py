@@ -126,6 +126,14 @@ def daemon(cli: common.Cli) -> dict[str, Any]:
         client = cli.connect(start=False)
         status = client.call("status")
         keys = ("state", "pid", "model", "device", "executor", "build", "socket", "uptime_s")
-        return {key: status.get(key) for key in keys} | {"in force": client.call("defaults")}
+        in_force = client.call("defaults")
     except RadchatError as error:
         return {"state": error.message}
+    else:
+        report = {key: status.get(key) for key in keys}
+        report["default_model"] = in_force.get("default_model")
+        for name, setting in (in_force.get("settings") or {}).items():
+            value = setting.get("value")
+            key = f"setting {name}" if name in report else name
+            report[key] = f"{'-' if value is None else _flat(value)} ({setting.get('from')})"
+        return report

@@ -101,7 +101,7 @@ def full_script() -> dict[str, Any]:
         "cache.clear": {"freed_tokens": 32},
         "cancel": {"cancelled": True},
         "status": {"state": "ready", "pid": 1, "model": "tiny", "device": "cpu", "usage": usage()},
-        "defaults": {"kv_device": "1 GiB"},
+        "defaults": {"settings": {"dtype": {"value": "auto", "from": "default"}}, "device": "cpu"},
     }  # fmt: skip
 
 

@@ -283,7 +283,7 @@ def test_the_tree_in_json_is_the_daemons_answer_unchanged(run: Run, daemon: Fake
 
 def test_a_setting_can_be_written_read_and_found_in_its_file(run: Run, home: Path) -> None:
     assert run("config", "set", "keep_alive", "10m").code == 0
-    assert run("config", "get", "keep-alive").out == "600.0\n"
+    assert run("config", "get", "keep-alive").out == "600\n"
     path = home / "config" / "config.toml"
     assert run("config", "path").out == f"{path}\n"
     assert path.stat().st_mode & 0o777 == 0o600
