@@ -96,8 +96,8 @@ class Setting:
 
 SETTINGS = (
     Setting("model", "RADCHAT_MODEL", str, None, "the model a new session uses"),
-    Setting("keep_alive", "RADCHAT_KEEP_ALIVE", parse_duration, "30m", "unload an idle model after"),
-    Setting("idle_exit", "RADCHAT_IDLE_EXIT", parse_duration, "2h", "end an idle daemon after"),
+    Setting("keep_alive", "RADCHAT_KEEP_ALIVE", parse_duration, "30m", "unload an idle model"),
+    Setting("idle_exit", "RADCHAT_IDLE_EXIT", parse_duration, "2h", "end an idle daemon"),
     Setting("context_length", "RADCHAT_CONTEXT_LENGTH", parse_count, None, "context, in tokens"),
     Setting("kv_device", "RADCHAT_KV_DEVICE", parse_size, None, "KV budget on the device"),
     Setting("dtype", None, parse_dtype, "auto", "weights and KV: auto, fp32, bf16"),
@@ -157,7 +157,7 @@ def _read_file(places: Places) -> dict[str, Any]:
     unknown = set(table) - {setting.name for setting in SETTINGS}
     if unknown:
         known = ", ".join(setting.name for setting in SETTINGS)
-        raise ConfigInvalid(f"{path}: unknown setting {sorted(unknown)[0]!r} (known: {known})")
+        raise ConfigInvalid(f"{path}: unknown setting {min(unknown)!r} (known: {known})")
     return table
 
 
