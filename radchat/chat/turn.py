@@ -16,12 +16,15 @@ from radchat.wire import EventStream
 LAST_WORDS_S = 0.07  # how long a cancelled answer may take to say how it ended
 
 
-def run_turn(client: Client, payload: dict[str, Any], view: View) -> tuple[Answer, bool]:
+def run_turn(
+    client: Client, payload: dict[str, Any], view: View, *, last_words_s: float = LAST_WORDS_S
+) -> tuple[Answer, bool]:
     """Follow one answer; (what was said, whether Ctrl+C ended it).
 
-    Raises KeyboardInterrupt where there was no answer to cancel yet, else the answer's error.
+    A cancelled answer has ``last_words_s`` seconds to say how it ended, then is hung up on. Raises
+    KeyboardInterrupt where there was no answer to cancel yet, else the answer's error.
     """
-    with _Cancel(client, view) as cancel:
+    with _Cancel(client, view, last_words_s) as cancel:
         try:
             with client.stream("generate", **payload) as stream:
                 cancel.attach(stream)
@@ -36,8 +39,9 @@ def run_turn(client: Client, payload: dict[str, Any], view: View) -> tuple[Answe
 class _Cancel:
     """SIGINT while an answer comes: ask the daemon to end it, listen for its last words, go on."""
 
-    def __init__(self, client: Client, view: View) -> None:
+    def __init__(self, client: Client, view: View, last_words_s: float) -> None:
         self._client = client
+        self._last_words_s = last_words_s
         self._view = view
         self._stream: EventStream | None = None
         self._before: Any = None
@@ -59,7 +63,7 @@ class _Cancel:
         self.is_asked = True
         if self._stream is None:
             raise KeyboardInterrupt
-        closing = threading.Timer(LAST_WORDS_S, self._stream.close)
+        closing = threading.Timer(self._last_words_s, self._stream.close)
         closing.daemon = True
         closing.start()
         threading.Thread(target=self._ask, daemon=True).start()

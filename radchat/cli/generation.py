@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, get_args, get_type_hints
@@ -16,7 +17,7 @@ import typer
 from radchat.chat.files import load
 from radchat.chat.options import parse_option
 from radchat.config import parse_dtype
-from radchat.errors import UsageError
+from radchat.errors import InvalidInput, UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,9 @@ class Generation:
         options |= {key: value for key, value in given.items() if value is not None}
         if self.stop:
             options["stop"] = [*options.get("stop", []), *self.stop]
+        for key, value in options.items():
+            if isinstance(value, float) and not math.isfinite(value):  # JSON has no word for it
+                raise InvalidInput(f"{key}: want a number (got {value})", field=key)
         return options
 
 
