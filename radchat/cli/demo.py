@@ -30,7 +30,7 @@ FIRST = "What is the name of the ferry?"
 SECOND = "Who is its captain?"
 FORKS = (
     ("colour", "What colour is the ferry painted?"),
-    ("price", "How much does a ticket cost for a person?"),
+    ("engineer", "Who is the engineer?"),
     ("flood", "By how many metres did the water rise?"),
 )
 LAST = "How old is the captain?"

@@ -124,11 +124,13 @@ def probe(engine: Engine, paths: Sequence[Path]) -> dict[str, Held]:
         end = engine.probe(path.ids)
         for part in path.parts:
             mine = Held(device=max(0, min(part.stop, end) - part.start))
+            most = 0
             for node in nodes:
-                if node.start < part.stop and node.end > part.start and mine.device:
+                share = min(node.end, part.stop) - max(node.start, part.start)
+                if share > 0 and mine.device:
                     mine.nodes.append(node.id)
-                    mine.hits = max(mine.hits, node.hits)
-                    mine.last_used = max(mine.last_used or 0.0, node.last_used)
+                    if share >= most:  # it may stand in several: the one with most of it speaks
+                        most, mine.hits, mine.last_used = share, node.hits, node.last_used
             held[part.message] = mine
             goes = [order[node] for node in mine.nodes if node in order]
             if goes:  # tokens go from the end of a node: a later message of the same one goes first
