@@ -1,73 +1,120 @@
 """Which model a turn uses, and the offer of the first start.
 
--m, then RADCHAT_MODEL and config.toml, then the session's own (the daemon knows it), then the
-default and the last used, then the only one installed, then the offer.
+-m, then the session's own (the daemon knows it), then RADCHAT_MODEL and config.toml, then the
+default and the last used, then the only one here, then the offer.
 """
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from radchat.chat.footer import size
-from radchat.cli.common import Cli, is_terminal
-from radchat.errors import NotFound
+from radchat.cli.common import Cli, is_terminal, table
+from radchat.errors import InvalidInput, NotFound, Unreachable
+
+if TYPE_CHECKING:
+    from radchat.models.child import Step
+    from radchat.models.fit import Suggestion
+    from radchat.models.registry import ModelEntry
 
 
 def choose(cli: Cli, asked: str | None, *, is_new: bool, yes: bool = False) -> str | None:
     """The model to name in the call; None leaves an existing session its own.
 
-    Raises NotFound (66), with the command to type, when there is none and nobody to ask.
+    A path that has not been converted yet is, first. Raises NotFound (66), with the command to
+    type, when there is no model and nobody to ask.
     """
-    asked = asked or cli.config.model
-    if asked or not is_new:
-        return asked
-    from radchat.models import registry
-
+    if not asked and not is_new:
+        return None
     if cli.daemon:  # what it can load is its own business
-        return registry.get_default(cli.places)
-    if not registry.list_models(cli.places):
-        return first_model(cli, yes=yes)
-    return registry.choose(cli.places, None).name
+        from radchat.models import registry
+
+        return asked or cli.config.model or registry.get_default(cli.places)
+    return model_or_offer(cli, asked, yes=yes).name
 
 
-def first_model(cli: Cli, *, yes: bool) -> str:
-    """Say what fits this machine's memory, and fetch the best of it on a yes."""
+def model_or_offer(cli: Cli, asked: str | None, *, yes: bool = False) -> ModelEntry:
+    """The model to talk to: ``-m``, RADCHAT_MODEL, config, default, last used, else the offer.
+
+    The offer asks on a terminal, takes ``-y`` elsewhere, and raises NotFound when neither is there.
+    """
+    from radchat.models import registry
+    from radchat.models.pull import ensure
+
+    asked = asked or cli.config.model
+    if asked:
+        return ensure(cli.places, asked, lambda step: cli.status(step.text))
+    if registry.list_models(cli.places):
+        return registry.choose(cli.places, None)
+    return _offer(cli, yes=yes)
+
+
+def _offer(cli: Cli, *, yes: bool) -> ModelEntry:
     from radchat.models import fit
 
     memory = fit.available_memory()
+    suggestions = fit.offers(memory)
     best = fit.recommended(memory)
-    command = f"radchat models pull {best.source}"
     if not yes:
-        if cli.json or not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
-            raise NotFound(
-                f"no model is here yet; {best.source} ({size(best.fetch_bytes)}) fits: {command}, "
-                "or add -y"
-            )
-        _say_what_fits(cli, memory, best)
-        sys.stderr.write(f"fetch {best.source} now, {size(best.fetch_bytes)}? [Y/n] ")
-        sys.stderr.flush()
-        if sys.stdin.readline().strip().lower() not in ("", "y", "yes"):
-            raise NotFound(f"no model is here yet; to fetch one: {command}")
-    from radchat.models.child import Step
-    from radchat.models.pull import pull
+        cli.note(f"no model is here yet; {memory / 1e9:.1f} GB of memory are free; these fit:")
+        for number, line in enumerate(suggestion_lines(suggestions), start=1):
+            cli.note(f"{number}  {line}")
+        best = suggestions[_ask(len(suggestions), suggestions.index(best))]
+    try:
+        return pull_with_progress(cli, best.source)
+    except Unreachable as error:
+        if best.source == fit.SMALLEST:
+            raise
+        cli.note(f"{error.message.partition('. ')[0]}; taking {fit.SMALLEST} instead")
+        cli.note(f"{fit.SMALLEST}: {suggestions[-1].about}")
+        return pull_with_progress(cli, fit.SMALLEST)
 
-    def show(step: Step) -> None:
-        share = f" {100 * step.done / step.total:.0f}%" if step.total else ""
-        cli.status(f"{step.text}{share}")
+
+def _ask(count: int, default_index: int) -> int:
+    """Which of the numbered offers."""
+    if not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
+        raise NotFound(
+            "no model is here yet, and nobody to ask: add -y, or: radchat models pull smollm2-135m"
+        )
+    sys.stderr.write(f"which? [{default_index + 1}] ")
+    sys.stderr.flush()
+    answer = sys.stdin.readline().strip() or str(default_index + 1)
+    if not answer.isdecimal() or not 1 <= int(answer) <= count:
+        raise InvalidInput(f"{answer!r}: want a number from 1 to {count}")
+    return int(answer) - 1
+
+
+def suggestion_lines(suggestions: list[Suggestion]) -> list[str]:
+    rows = [
+        [one.source, megabytes(one.fetch_bytes), megabytes(one.memory_bytes), one.about]
+        for one in suggestions
+    ]
+    return table(rows, ["source", "to fetch", "in memory", ""], right=frozenset((1, 2)))[1:]
+
+
+def pull_with_progress(
+    cli: Cli, source: str, *, name: str | None = None, from_file: Path | None = None
+) -> ModelEntry:
+    """``pull``, its progress on stderr: one line that changes on a terminal, else a line a step."""
+    from radchat.models import pull as pulling
+
+    said = ""
+
+    def progress(step: Step) -> None:
+        nonlocal said
+        if cli.shows_status:
+            share = f" {megabytes(step.done)} of {megabytes(step.total)}" if step.total else ""
+            cli.status(step.text + share)
+        elif step.text != said:
+            cli.note(step.text)
+        said = step.text
 
     try:
-        return pull(cli.places, best.source, progress=show).name
+        return pulling.pull(cli.places, source, name=name, from_file=from_file, progress=progress)
     finally:
         cli.status("")
 
 
-def _say_what_fits(cli: Cli, memory: int, best: object) -> None:
-    from radchat.models import fit
-
-    cli.note(f"no model is here yet. {size(memory)} of memory is free; these fit:")
-    for one in fit.offers(memory):
-        mark = "*" if one == best else " "
-        cli.note(
-            f" {mark} {one.source:<28} {size(one.fetch_bytes):>10} to fetch, "
-            f"{size(one.memory_bytes)} in memory; {one.about}"
-        )
+def megabytes(count: int) -> str:
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"

@@ -1,4 +1,4 @@
-"""`radchat models`: get, list, choose, remove. Also the offer of a first start without a model.
+"""`radchat models`: get, list, choose, remove.
 
 Everything heavy happens in children of `pull`, or in the daemon; the commands that only read start
 no daemon and load nothing.
@@ -6,20 +6,18 @@ no daemon and load nothing.
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from radchat.chat.text import one_line
-from radchat.cli.common import Cli, is_terminal, of, table
-from radchat.errors import InvalidInput, NotFound, Unreachable
+from radchat.cli.choose_model import megabytes, pull_with_progress, suggestion_lines
+from radchat.cli.common import Cli, of, table
+from radchat.errors import NotFound, Unreachable
 
 if TYPE_CHECKING:
-    from radchat.models.child import Step
-    from radchat.models.fit import Suggestion
-    from radchat.models.registry import ModelEntry
+    pass
 
 models_app = typer.Typer(
     rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]}
@@ -46,7 +44,7 @@ def ls(ctx: typer.Context) -> None:
         return
     if not entries:
         cli.note("no model is here yet; these fit this machine's memory:")
-        for line in _suggestion_lines(suggestions):
+        for line in suggestion_lines(suggestions):
             cli.note(line)
         cli.note(f"to fetch one: radchat models pull {suggestions[-1].source}")
         return
@@ -55,7 +53,7 @@ def ls(ctx: typer.Context) -> None:
             "*" if entry.name == default else "",
             entry.name,
             _count(entry.parameters),
-            _megabytes(entry.bytes),
+            megabytes(entry.bytes),
             f"{entry.context_length:,}",
             entry.dtype_source,
             one_line(entry.problem or entry.source),
@@ -97,12 +95,12 @@ def rm(
 
     cli = of(ctx)
     entry = registry.find(cli.places, model)
-    cli.confirm(f"Remove {entry.name} ({_megabytes(entry.bytes)})?", yes=yes)
+    cli.confirm(f"Remove {entry.name} ({megabytes(entry.bytes)})?", yes=yes)
     removed = registry.remove(cli.places, entry.folder.name)
     if cli.json:
         cli.data({"removed": removed.name, "bytes": removed.bytes})
     else:
-        cli.note(f"removed {removed.name}, {_megabytes(removed.bytes)} freed")
+        cli.note(f"removed {removed.name}, {megabytes(removed.bytes)} freed")
 
 
 @models_app.command("show")
@@ -120,7 +118,7 @@ def show(ctx: typer.Context, model: Annotated[str | None, typer.Argument()] = No
     cli.out(f"architecture  {entry.architecture}, {_count(entry.parameters)} parameters")
     cli.out(f"context       {entry.context_length:,} tokens")
     cli.out(f"weights       from {entry.dtype_source}, sha256 {entry.weights_sha256}")
-    cli.out(f"on disk       {_megabytes(entry.bytes)} in {one_line(str(entry.folder))}")
+    cli.out(f"on disk       {megabytes(entry.bytes)} in {one_line(str(entry.folder))}")
     cli.out(f"licence       {one_line(entry.license or 'not stated')}")
     cli.out(f"source        {one_line(entry.source)}")
     for step in entry.steps:
@@ -158,8 +156,8 @@ def ps(ctx: typer.Context) -> None:
             one["name"],
             one["dtype"],
             f"{one['context']:,}",
-            _megabytes(one["bytes"]),
-            _megabytes(one["kv_bytes"]),
+            megabytes(one["bytes"]),
+            megabytes(one["kv_bytes"]),
             str(one["users"]),
         ]
         for one in result["models"]
@@ -223,88 +221,6 @@ def _running(cli: Cli, method: str) -> dict[str, Any] | None:
         return None
 
 
-def pull_with_progress(
-    cli: Cli, source: str, *, name: str | None = None, from_file: Path | None = None
-) -> ModelEntry:
-    """``pull``, its progress on stderr: one line that changes on a terminal, else a line a step."""
-    from radchat.models import pull as pulling
-
-    said = ""
-
-    def progress(step: Step) -> None:
-        nonlocal said
-        if cli.shows_status:
-            share = f" {_megabytes(step.done)} of {_megabytes(step.total)}" if step.total else ""
-            cli.status(step.text + share)
-        elif step.text != said:
-            cli.note(step.text)
-        said = step.text
-
-    try:
-        return pulling.pull(cli.places, source, name=name, from_file=from_file, progress=progress)
-    finally:
-        cli.status("")
-
-
-def model_or_offer(cli: Cli, asked: str | None, *, yes: bool = False) -> ModelEntry:
-    """The model to talk to: ``-m``, RADCHAT_MODEL, config, default, last used, else the offer.
-
-    The offer asks on a terminal, takes ``-y`` elsewhere, and raises NotFound when neither is there.
-    """
-    from radchat.models import registry
-    from radchat.models.pull import ensure
-
-    asked = asked or cli.config.model
-    if asked:
-        return ensure(cli.places, asked, lambda step: cli.status(step.text))
-    if registry.list_models(cli.places):
-        return registry.choose(cli.places, None)
-    return _offer(cli, yes=yes)
-
-
-def _offer(cli: Cli, *, yes: bool) -> ModelEntry:
-    from radchat.models import fit
-
-    memory = fit.available_memory()
-    suggestions = fit.offers(memory)
-    best = fit.recommended(memory)
-    if not yes:
-        cli.note(f"no model is here yet; {memory / 1e9:.1f} GB of memory are free; these fit:")
-        for number, line in enumerate(_suggestion_lines(suggestions), start=1):
-            cli.note(f"{number}  {line}")
-        best = suggestions[_ask(len(suggestions), suggestions.index(best))]
-    try:
-        return pull_with_progress(cli, best.source)
-    except Unreachable as error:
-        if best.source == fit.SMALLEST:
-            raise
-        cli.note(f"{error.message.partition('. ')[0]}; taking {fit.SMALLEST} instead")
-        cli.note(f"{fit.SMALLEST}: {suggestions[-1].about}")
-        return pull_with_progress(cli, fit.SMALLEST)
-
-
-def _ask(count: int, default_index: int) -> int:
-    """Which of the numbered offers."""
-    if not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
-        raise NotFound(
-            "no model is here yet, and nobody to ask: add -y, or: radchat models pull smollm2-135m"
-        )
-    sys.stderr.write(f"which? [{default_index + 1}] ")
-    sys.stderr.flush()
-    answer = sys.stdin.readline().strip() or str(default_index + 1)
-    if not answer.isdecimal() or not 1 <= int(answer) <= count:
-        raise InvalidInput(f"{answer!r}: want a number from 1 to {count}")
-    return int(answer) - 1
-
-
-def _suggestion_lines(suggestions: list[Suggestion]) -> list[str]:
-    rows = [
-        [one.source, _megabytes(one.fetch_bytes), _megabytes(one.memory_bytes), one.about]
-        for one in suggestions
-    ]
-    return table(rows, ["source", "to fetch", "in memory", ""], right=frozenset((1, 2)))[1:]
-
-
 def _default_name(cli: Cli) -> str | None:
     """The name of the model a new session would use, if that is settled."""
     from radchat.errors import RadchatError
@@ -314,10 +230,6 @@ def _default_name(cli: Cli) -> str | None:
         return registry.choose(cli.places, cli.config.model).name
     except RadchatError:
         return None
-
-
-def _megabytes(count: int) -> str:
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
 
 
 def _count(parameters: int) -> str:

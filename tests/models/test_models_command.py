@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import radchat
+from radchat.cli.choose_model import model_or_offer
 from radchat.cli.common import Cli
-from radchat.cli.models import model_or_offer
 from radchat.errors import NotFound, Unreachable
 from radchat.models.fit import SMALLEST, available_memory, recommended
 from radchat.paths import Places
@@ -141,7 +141,7 @@ def test_a_first_start_asks_on_a_terminal(places: Places) -> None:
     """The answer picks the offer; here the last, whose file the index then can't give."""
     master, slave = pty.openpty()
     script = (
-        "from radchat.cli.common import Cli; from radchat.cli.models import model_or_offer\n"
+        "from radchat.cli.common import Cli; from radchat.cli.choose_model import model_or_offer\n"
         "from radchat.errors import RadchatError\n"
         "try: model_or_offer(Cli(), None)\n"
         "except RadchatError as error: print(error.exit_code, error.message)"
