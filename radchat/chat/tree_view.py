@@ -197,6 +197,8 @@ def kv_cell(message: Mapping[str, Any]) -> str:
     star = "*" if message.get("pinned") else ""
     tokens = message.get("tokens") or 0
     held = sum(cached.get(key) or 0 for key, _, _ in TIERS)
+    if message.get("role") == "assistant" and held == tokens - 1:
+        held = tokens  # the stop token of a newest answer is computed with the turn after it
     return f"{letter}{star} {100 * held // tokens}%" if held < tokens else f"{letter}{star}"
 
 
