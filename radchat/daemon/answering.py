@@ -24,7 +24,7 @@ from radchat.daemon.finding import find_session
 from radchat.daemon.worker import Worker
 from radchat.engine import request as engine
 from radchat.engine.request import Ids, Request, SamplingParams
-from radchat.errors import ContextOverflow, RadchatError
+from radchat.errors import ContextOverflow, InvalidInput, RadchatError
 from radchat.protocol import Event
 from radchat_sessions.errors import SaveFailed
 from radchat_sessions.messages import (
@@ -240,7 +240,7 @@ class Answer:
             if (
                 plan.new
                 and not plan.place.session.named
-                and len(begun.messages) == len(store.path(begun.messages[-1]))
+                and len(begun.messages) == len(store.message_ids(session))
             ):
                 store.suggest_name(
                     session, auto_name(turns.shown(store.message(begun.messages[-1])))
@@ -508,6 +508,8 @@ def _switches(think: str | None) -> dict[str, Any]:
 
 def _context_limit(loaded: Loaded, options: Mapping[str, Any]) -> int:
     asked = options.get("num_ctx")
+    if asked is not None and asked < 1:
+        raise InvalidInput(f"num_ctx: want 1 or more (got {asked})", field="num_ctx")
     return loaded.context_length if asked is None else min(asked, loaded.context_length)
 
 

@@ -174,6 +174,10 @@ class Engines:
 
         try:
             await self._worker.install(build)
+        except ModelBroken as error:
+            if entry.name in error.message:
+                raise
+            raise ModelBroken(f"{entry.name}: {error.message}", **error.data) from error
         except RadchatError:
             raise
         except Exception as error:

@@ -7,6 +7,7 @@ from typing import Any
 from radchat.daemon import views
 from radchat.daemon.base import Base, session_json
 from radchat.daemon.finding import new_session, stands
+from radchat.errors import Busy
 from radchat.protocol import Where
 from radchat_sessions.messages import Removed, Session
 
@@ -75,6 +76,8 @@ class SessionMethods(Base):
 
             def work(ref: str = ref) -> tuple[Session, list[views.Path], Removed]:
                 store, place = self._place(where, ref, None)
+                if store.running(place.session.id):
+                    raise Busy("an answer is running in this session: cancel it, or wait for it")
                 paths = self._paths(store, place.session)
                 return place.session, paths, store.remove(place.session.id)
 

@@ -72,7 +72,7 @@ def _plan_turn(store: Store, place: Place, ask: Generate) -> Plan:
     if ask.at is not None:
         place, point = point_of(store, place, ask.at)
         at = point.message
-    is_fork = ask.branch is not None or (at != place.message) or place.branch is None
+    is_fork = ask.branch is not None or ask.at is not None or place.branch is None
     at = _before_unfinished(store, place.session.id, at)
     branch = ask.branch or (place.branch if not is_fork else None) or place.last_branch
     plan = Plan(

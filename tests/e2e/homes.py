@@ -245,7 +245,7 @@ class Home:
 
     def assert_balanced(self) -> None:
         """Promise 4: idle, nothing is locked and every page is free or can be had."""
-        wait_until(lambda: self._is_idle())
+        wait_until(self._is_idle)
         stats = self.stats()
         assert stats["locked_tokens"] == 0, stats
         assert stats["free_tokens"] + stats["evictable_tokens"] == stats["total_tokens"], stats
