@@ -200,6 +200,7 @@ class Chat:
         self.host.status("")
         if answer.head is not None:
             self.head = answer.head
+            self.session["name"] = (answer.done or answer.init).get("name")  # its first words
             self.context = answer.done.get("context") or self.context
             if not answer.done:
                 self._unsure = answer

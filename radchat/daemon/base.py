@@ -42,10 +42,6 @@ class Base:
     def _use(self, store: Store, place: Place, where: Where) -> None:
         store.use(place.session.id, terminal=where["terminal"], folder=where["folder"])
 
-    def _stands_stored(self, store: Store, place: Place) -> bool:
-        stored = store.head(place.session.id)
-        return (stored.branch, stored.message) == (place.branch, place.message)
-
     def _branch_at(self, store: Store, place: Place, message: str | None) -> str | None:
         ends = [b.name for b in store.branches(place.session.id) if b.message == message]
         if place.branch in ends:

@@ -65,6 +65,12 @@ def stands(store: Store, session: Session, head: ChatHead | Mapping[str, Any] | 
     return Place(session, branch, head["message"], branch or stored.last_branch)
 
 
+def is_stored(store: Store, place: Place) -> bool:
+    """Is this where the stored HEAD is?"""
+    stored = store.head(place.session.id)
+    return (stored.branch, stored.message) == (place.branch, place.message)
+
+
 def find_place(store: Store, ask: Generate) -> Place:
     """The session a generating command is about, made if it asks for a new one."""
     if ask.new_session:

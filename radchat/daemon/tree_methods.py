@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from radchat.daemon import views
 from radchat.daemon.arguments import ChatHead
-from radchat.daemon.finding import Place, point_of, stands, target_of
+from radchat.daemon.finding import Place, is_stored, point_of, stands, target_of
 from radchat.daemon.session_methods import SessionMethods
 from radchat.daemon.turns import shown
 from radchat.errors import RadchatError, UsageError
@@ -109,6 +109,7 @@ class TreeMethods(SessionMethods):
         def work() -> dict[str, Any]:
             store, place = self._place(where, session, head)
             moved_from = {"branch": place.branch, "head": place.message}
+            takes_head = head is None or is_stored(store, place)
             at, text = place.message, None
             if ref is not None:
                 place, point = point_of(store, place, ref)
@@ -126,7 +127,7 @@ class TreeMethods(SessionMethods):
                 place = stands(store, made, None)
             else:
                 made_branch = store.create_branch(place.session.id, name, at)
-                if head is None:
+                if takes_head:
                     store.move_head(place.session.id, branch=made_branch.name)
                     self._use(store, place, where)
                 place = Place(place.session, made_branch.name, at, made_branch.name)
@@ -143,8 +144,9 @@ class TreeMethods(SessionMethods):
     ) -> dict[str, Any]:
         def work() -> dict[str, Any]:
             store, place = self._place(where, session, head)
+            takes_head = head is None or is_stored(store, place)
             place, point = point_of(store, place, ref)
-            if head is None:
+            if takes_head:
                 if point.branch is not None:
                     store.move_head(place.session.id, branch=point.branch)
                 else:
@@ -164,7 +166,7 @@ class TreeMethods(SessionMethods):
         def work() -> dict[str, Any]:
             store, place = self._place(where, session, head)
             asked = [m for m in store.path(place.message) if m.role == "user"]
-            if head is None or self._stands_stored(store, place):
+            if head is None or is_stored(store, place):
                 after = store.undo(place.session.id, n)
                 place = stands(store, place.session, None)
                 assert after.message == place.message
@@ -183,7 +185,7 @@ class TreeMethods(SessionMethods):
     ) -> dict[str, Any]:
         def work() -> dict[str, Any]:
             store, place = self._place(where, session, head)
-            if head is not None and not self._stands_stored(store, place):
+            if head is not None and not is_stored(store, place):
                 raise UsageError("nothing to redo here: this chat has moved since")
             store.redo(place.session.id)
             return stands(store, place.session, None).moved()

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from radchat.daemon.arguments import FileText, Generate
-from radchat.daemon.finding import Place, find_place, point_of, target_of
+from radchat.daemon.finding import Place, find_place, is_stored, point_of, target_of
 from radchat.engine.conversation import Point, Prompt, PromptRecord, Settings, Turn
 from radchat.engine.request import Ids
 from radchat.errors import InvalidInput, NotFound
@@ -69,6 +69,7 @@ def plan_turn(store: Store, ask: Generate) -> Plan:
 def _plan_turn(store: Store, place: Place, ask: Generate) -> Plan:
     message = _user_message(ask.text, ask.files)
     at = place.message
+    keep_head = _keeps_head(store, place, ask)
     if ask.at is not None:
         place, point = point_of(store, place, ask.at)
         at = point.message
@@ -82,9 +83,14 @@ def _plan_turn(store: Store, place: Place, ask: Generate) -> Plan:
         branch,
         expected=at if not is_fork else None,
         is_fork=is_fork,
-        keep_head=ask.head is not None,
+        keep_head=keep_head,
     )
     return _with_system(store, plan, ask.system)
+
+
+def _keeps_head(store: Store, place: Place, ask: Generate) -> bool:
+    """An open chat takes the stored HEAD along, unless somebody has moved it elsewhere."""
+    return ask.head is not None and not is_stored(store, place)
 
 
 def _before_unfinished(store: Store, session: str, at: str | None) -> str | None:
@@ -120,7 +126,7 @@ def _plan_retry(store: Store, place: Place, ask: Generate) -> Plan:
         place.branch if here else place.last_branch,
         expected=place.message if here else None,
         is_fork=not here,
-        keep_head=ask.head is not None,
+        keep_head=_keeps_head(store, place, ask),
     )
 
 
@@ -134,7 +140,7 @@ def _plan_edit(store: Store, place: Place, ask: Generate) -> Plan:
         place.branch if here else place.last_branch,
         expected=place.message if here else None,
         is_fork=not here,
-        keep_head=ask.head is not None,
+        keep_head=_keeps_head(store, place, ask),
     )
     return _with_system(store, plan, ask.system)
 
@@ -157,7 +163,7 @@ def _plan_continue(store: Store, place: Place, ask: Generate) -> Plan:
         place.branch if here else place.last_branch,
         expected=answer.id if here else None,
         is_fork=not here,
-        keep_head=ask.head is not None,
+        keep_head=_keeps_head(store, place, ask),
         cut=answer,
     )
 

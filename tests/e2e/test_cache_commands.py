@@ -87,7 +87,7 @@ def test_the_ranks_are_the_order_in_which_kv_really_goes(bushy: Shell) -> None:
         bushy.call("cache.evict", tokens=1)
         now = {m["id"]: cached(m) for m in bushy.call("tree", show_cache=True)["messages"]}
         shrunk = [m for m in left if now[m] < left[m] and m not in order]
-        order += sorted(shrunk, key=lambda m: [r["id"] for r in ranked].index(m))
+        order += sorted(shrunk, key=[r["id"] for r in ranked].index)
         left = {m: now[m] for m in left}
         if not any(left.values()):
             break

@@ -87,6 +87,62 @@ def test_a_session_removed_in_mid_answer_leaves_nothing_behind(terminal: Shell) 
         assert store.running() == []
 
 
+def test_an_answer_whose_branch_was_taken_back_meanwhile_gets_one_of_its_own(
+    terminal: Shell,
+) -> None:
+    base = terminal.ask("start", "--max-tokens", "2")
+    with terminal.stream(
+        text="a long one", new_session=False, dtype="fp32",
+        options={"temperature": 0, "max_tokens": 150},
+    ) as running:  # fmt: skip
+        until(running, "delta", 2)
+        terminal("undo")
+        rest = list(running)
+    notices = [event.data for event in rest if event.name == "notice"]
+    assert [notice["code"] for notice in notices] == ["branched"]
+    done = rest[-1].data["branches"][0]
+    assert done["branch"] == "main-2"
+    tree = terminal.tree()
+    assert tree["branches"] == {"main": base["message"], "main-2": done["message"]}
+    terminal.home.assert_balanced()
+
+
+def test_an_answer_can_be_cancelled_by_its_id_and_its_reader_is_told(terminal: Shell) -> None:
+    with terminal.stream(text="a long one", dtype="fp32") as running:
+        seen = until(running, "delta", 3)
+        request = next(event.data["request"] for event in seen if event.name == "init")
+        assert terminal.home.client().call("cancel", request=request) == {"cancelled": True}
+        seen += running
+    assert seen[-1].name == "done"
+    answer = seen[-1].data["branches"][0]
+    assert answer["finish_reason"] == "abort"
+    assert answer["text"] == spoken(seen) == terminal.texts()[-1][1]
+    assert terminal.home.client().call("cancel", request=request) == {"cancelled": False}
+    terminal.home.assert_balanced()
+
+
+def test_another_model_waits_for_the_answer_that_runs(terminal: Shell) -> None:
+    other = Shell(terminal.home, f"{terminal.name}-2", EXACT)
+    running = terminal.start("ask", "a long one", *EXACT, "--max-tokens", "300", "--json")
+    wait_until(lambda: terminal.home.status()["running"] == 1)
+    answer = other.ask("and you?", "-m", "other")
+    assert answer["model"] == "other"
+    assert finish(running).json["usage"]["output_tokens"] == 300
+    assert terminal.ask("back", "-m", "tiny")["model"] == "tiny"
+    terminal.home.assert_balanced()
+
+
+def test_first_commands_at_once_all_succeed_in_one_daemon(homes: Homes) -> None:
+    """PS-06"""
+    home = homes()
+    shells = [Shell(home, str(number), EXACT) for number in range(8)]
+    asking = [shell.start("ask", f"from {shell.name}", *EXACT, "--json") for shell in shells]
+    answers = [finish(process).json for process in asking]
+    assert len({answer["session"] for answer in answers}) == 8
+    assert home.log().count("listening at") == 1
+    home.assert_balanced()
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_command_that_is_ended_ends_its_answer_and_keeps_what_came(
     terminal: Shell, number: signal.Signals
@@ -220,8 +276,8 @@ def test_what_is_streamed_is_what_is_stored(terminal: Shell) -> None:
     ]  # fmt: skip
 
 
-def test_a_home_used(shared: Home) -> None:
-    """Whatever the tests above did, one daemon served them all and its log holds no words."""
+def test_one_daemon_served_them_all_and_its_log_holds_no_words(shared: Home) -> None:
+    assert shared.log().count("listening at") == 1
     assert "Traceback" not in shared.log()
     for words in ("say much", "meanwhile", "from one"):
         assert words not in shared.log()

@@ -1,0 +1,110 @@
+"""An open chat at a terminal, with a real daemon behind it."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.e2e.conftest import EXACT
+from tests.e2e.harness import Terminal
+from tests.e2e.homes import PATIENCE, Home, Shell, wait_until
+
+Open = Callable[..., Terminal]
+
+
+@pytest.fixture
+def chat(shell: Shell) -> Iterator[Open]:
+    opened: list[Terminal] = []
+
+    def open_(*args: str) -> Terminal:
+        env = {**shell.env, "TERM": "xterm-256color"}
+        command = [sys.executable, "-P", "-m", "radchat", "chat", *args]
+        terminal = Terminal(command, env, cwd=shell.folder, rows=50)
+        opened.append(terminal)
+        terminal.wait_for("> ", PATIENCE)
+        return terminal
+
+    yield open_
+    for terminal in opened:
+        terminal.child.close(force=True)
+
+
+def say(terminal: Terminal, text: str, seen: str = "tok/s", times: int = 1) -> None:
+    terminal.type(text + "\r")
+    terminal.wait_for(lambda t: t.everything.count(seen) >= times, PATIENCE)
+    terminal.settle()
+
+
+def test_a_chat_talks_is_cancelled_goes_on_forks_and_comes_back(
+    chat: Open, shell: Shell, home: Home
+) -> None:
+    terminal = chat(*EXACT)
+    say(terminal, "hello", "main@")
+    say(terminal, "and again", "main@", 2)
+    assert "cached" in terminal.text
+    terminal.type("/set max_tokens 3000\r")
+    terminal.settle()
+    terminal.type("say very much\r")
+    wait_until(lambda: home.status()["running"] == 1)
+    wait_until(lambda: terminal._read(0.05) is not None and _is_talking(home))
+    terminal.type("\x03")
+    terminal.wait_for("what came so far is kept", PATIENCE)
+    home.assert_balanced()
+    said = shell.json("log")["messages"]
+    assert said[-1]["finish_reason"] == "abort"
+    assert said[-2]["text"] == "say very much"
+    terminal.type("/set max_tokens 6\r")
+    terminal.settle()
+    say(terminal, "go on", "main@", 4)
+    last = shell.json("log")["messages"][-1]
+    ids = home.ids(said[-1]["id"])
+    assert home.ids(last["id"])[: len(ids)] == ids
+    shell("switch", "HEAD~2")  # moves the stored HEAD, never the open chat's
+    say(terminal, "still here", "main@", 5)
+    assert shell.tree()["head"] != shell.tree()["branches"]["main"]  # nor the chat that one
+    texts = [text for role, text in shell.texts("main") if role == "user"]
+    assert texts == ["hello", "and again", "say very much", "go on", "still here"]
+    shell("switch", "main")
+    terminal.type("/fork 2 side\r")  # takes along a stored HEAD that stood where it stood
+    terminal.wait_for("side>", PATIENCE)
+    terminal.settle()
+    terminal.type("\x15another road\r")  # the old words are offered: cleared
+    terminal.wait_for(lambda t: t.everything.count("side@") >= 2, PATIENCE)
+    side = [text for role, text in shell.texts("side") if role == "user"]
+    assert side == ["hello", "another road"]
+    terminal.type("\x04")
+    assert terminal.wait_end(PATIENCE) == 0
+    assert "Continue: radchat chat -r hello" in terminal.everything
+    again = chat("-c", *EXACT)
+    say(again, "back again", "side@")
+    assert [t for r, t in shell.texts("side") if r == "user"][-1] == "back again"
+    again.type("/bye\r")
+    assert again.wait_end(PATIENCE) == 0
+
+
+def _is_talking(home: Home) -> bool:
+    """Words are on their way: the running file has some."""
+    return any(path.stat().st_size > 80 for path in home.places.running.glob("*.ids"))
+
+
+def test_a_chat_lives_through_a_killed_daemon_and_deleted_folders(
+    chat: Open, shell: Shell, home: Home
+) -> None:
+    terminal = chat(*EXACT)
+    say(terminal, "hello", "main@")
+    home.kill()
+    say(terminal, "after the end", "main@", 2)
+    run = home.places.run
+    assert run is not None
+    shutil.rmtree(run)
+    wait_until(run.exists)
+    shutil.rmtree(home.places.state)
+    say(terminal, "after the flood", "main@", 3)
+    texts = [text for role, text in shell.texts() if role == "user"]
+    assert texts == ["hello", "after the end", "after the flood"]
+    terminal.type("\x04")
+    assert terminal.wait_end(PATIENCE) == 0
+    assert "Traceback" not in terminal.everything
