@@ -12,75 +12,34 @@ import logging
 import secrets
 import time
 from array import array
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
-from radchat.daemon import turns
+from radchat.daemon import options, turns
 from radchat.daemon.arguments import Generate
 from radchat.daemon.desk import Desk
 from radchat.daemon.engines import Engines, Loaded
 from radchat.daemon.finding import find_session
+from radchat.daemon.heard import Heard
 from radchat.daemon.worker import Worker
 from radchat.engine import request as engine
-from radchat.engine.request import Ids, Request, SamplingParams
-from radchat.errors import ContextOverflow, InvalidInput, RadchatError
+from radchat.engine.request import Request, SamplingParams
+from radchat.errors import ContextOverflow, RadchatError
 from radchat.protocol import Event
 from radchat_sessions.errors import SaveFailed
 from radchat_sessions.messages import (
     Begun,
     Ended,
     NewAnswer,
-    Part,
     Placed,
-    reasoning_part,
-    text_part,
 )
 from radchat_sessions.names import auto_name
 from radchat_sessions.store import Store
 
-if TYPE_CHECKING:
-    from radchat.engine.reasoning import ReasoningSplitter
-
 log = logging.getLogger(__name__)
 
-DEFAULT_TEMPERATURE = 0.7  # where neither the command nor the model's generation config says
-DEFAULT_TOP_P = 0.95
 WORTH_SAYING = 256  # tokens computed again before it is said first (templates.md, "cache why")
 SAVE_AGAIN_S = 2.0
-
-
-@dataclass
-class Choice:
-    """One sample on its way: what it has said, and when."""
-
-    answer: str  # its message's id
-    splitter: ReasoningSplitter
-    ids: Ids
-    text: str = ""
-    reasoning: str = ""
-    logprobs: list[engine.TokenLogprob] = field(default_factory=list)
-    first_at: float | None = None
-    last_at: float | None = None
-
-    def hear(self, text: str) -> tuple[str, str]:
-        reasoning, content = self.splitter.push(text)
-        return self._keep(reasoning, content)
-
-    def end(self, text: str) -> tuple[str, str]:
-        reasoning, content = self.splitter.push(text)
-        more_reasoning, more_content = self.splitter.flush()
-        return self._keep(reasoning + more_reasoning, content + more_content)
-
-    def _keep(self, reasoning: str, content: str) -> tuple[str, str]:
-        self.reasoning += reasoning
-        self.text += content
-        return reasoning, content
-
-    @property
-    def parts(self) -> list[Part]:
-        thought = [reasoning_part(self.reasoning)] if self.reasoning else []
-        return [*thought, text_part(self.text)]
 
 
 class Answer:
@@ -152,7 +111,7 @@ class Answer:
         return find_session(self._store, self.ask.session, self.ask.where).model
 
     async def _prepare(self, loaded: Loaded) -> turns.Prepared:
-        switches = _switches(self.ask.think)
+        switches = options.switches(self.ask.think)
 
         def work() -> turns.Prepared:
             plan = turns.plan_turn(self._store, self.ask)
@@ -174,8 +133,8 @@ class Answer:
             self._store.remove(session)
 
     def _request(self, prepared: turns.Prepared, loaded: Loaded) -> tuple[Request, SamplingParams]:
-        options = {**loaded.model.sampling, **self.ask.options}
-        limit = _context_limit(loaded, options)
+        given = {**loaded.model.sampling, **self.ask.options}
+        limit = options.context_limit(loaded, given)
         room = limit - len(prepared.ids)
         if room < 1:
             raise ContextOverflow(
@@ -184,10 +143,10 @@ class Answer:
                 prompt_tokens=len(prepared.ids),
                 limit=limit,
             )
-        most = options.get("max_tokens")
-        if options.get("num_ctx") is not None:
+        most = given.get("max_tokens")
+        if given.get("num_ctx") is not None:
             most = room if most is None else min(most, room)
-        params = _sampling(options, loaded, most)
+        params = options.sampling_params(given, loaded, most)
         return Request(
             self.id, array("I", prepared.ids), params, n=self.ask.n, said=len(prepared.said)
         ), params
@@ -235,7 +194,7 @@ class Answer:
                 keep_head=plan.keep_head,
                 model=loaded.name,
                 dtype=loaded.dtype,
-                sampling=_as_json(params),
+                sampling=options.params_json(params),
             )
             if (
                 plan.new
@@ -261,17 +220,17 @@ class Answer:
         self, prepared: turns.Prepared, begun: Begun, request: Request, loaded: Loaded
     ) -> None:
         inbox: asyncio.Queue[engine.Event] = asyncio.Queue()
-        before = prepared.plan.cut
         choices = [
-            Choice(
+            Heard(
                 answer,
                 loaded.template.splitter(opened=prepared.opens_reasoning),
                 array("I", prepared.said),
             )
             for answer in begun.answer_ids
         ]
-        if before is not None:  # continue: the words so far belong to the answer
-            _prime(choices[0], before, loaded)
+        if prepared.plan.cut is not None:  # continue: the words so far belong to the answer
+            detokenizer = loaded.tokenizer.detokenizer()  # of half a character nothing (TK-02)
+            choices[0].hear("".join(detokenizer.push(token) for token in prepared.said))
             await self._desk.run(
                 lambda: self._store.append_ids(
                     choices[0].answer, list(prepared.said), choices[0].text
@@ -283,6 +242,7 @@ class Answer:
         self._submitted = True
         if self._cancelled:
             self._worker.abort(self.id)
+        parent = begun.messages[-1] if begun.messages else prepared.plan.parent
         ended: list[dict[str, Any]] = []
         failed: str | None = None
         left = len(choices)
@@ -294,7 +254,9 @@ class Answer:
             for event in batch:
                 if isinstance(event, engine.Finished):
                     ended.append(
-                        await self._finish(event, choices[event.choice], begun, request, loaded)
+                        await self._finish(
+                            event, choices[event.choice], begun, parent, request, loaded
+                        )
                     )
                     left -= 1
                     if event.reason == engine.FinishReason.ERROR:
@@ -328,9 +290,9 @@ class Answer:
             text = f"{placed.wanted} has moved on: this turn is on its own branch {placed.branch}"
             self._say(Event("notice", {"text": text, "code": "branched"}))
 
-    async def _save_ids(self, batch: list[engine.Event], choices: list[Choice]) -> None:
+    async def _save_ids(self, batch: list[engine.Event], choices: list[Heard]) -> None:
         """Hear the new words, and save them with their ids before anybody sees them."""
-        heard: list[tuple[Choice, engine.Tokens, str, str]] = []
+        heard: list[tuple[Heard, engine.Tokens, str, str]] = []
         now = time.monotonic()
         for event in batch:
             if isinstance(event, engine.Tokens):
@@ -378,16 +340,17 @@ class Answer:
     async def _finish(
         self,
         event: engine.Finished,
-        choice: Choice,
+        choice: Heard,
         begun: Begun,
+        parent: str | None,
         request: Request,
         loaded: Loaded,
     ) -> dict[str, Any]:
         """The answer becomes a message; what is kept of its ids is what the engine says."""
         self._say_words(event.choice, *choice.end(event.text))
         ids = choice.ids[: request.said + event.kept]
-        timing = self._timing(choice, event.usage.output_tokens)
-        usage, cache = _usage(event.usage)
+        timing = choice.timing(self._asked_at, time.monotonic(), event.usage.output_tokens)
+        usage, cache = options.usage_json(event.usage)
         if event.error and event.reason != engine.FinishReason.ERROR:
             self._say(Event("notice", {"text": event.error, "code": "ended"}))
 
@@ -415,7 +378,7 @@ class Answer:
         body: dict[str, Any] = {
             "session": begun.session,
             "message": None if ended is None else choice.answer,
-            "parent": begun.messages[-1] if begun.messages else None,
+            "parent": parent,
             "branch": None if placed is None else placed.branch,
             "model": loaded.name,
             "dtype": loaded.dtype,
@@ -429,7 +392,7 @@ class Answer:
             "timing": timing,
         }
         if request.params.logprobs is not None:
-            body["logprobs"] = [_logprob(each) for each in choice.logprobs]
+            body["logprobs"] = [options.logprob_json(each) for each in choice.logprobs]
         self._say(Event("message", body))
         return body
 
@@ -457,7 +420,6 @@ class Answer:
         cached = first["usage"]["cached_input_tokens"]
         speed = loaded.engine.prefill_tokens_per_s
         outputs = sum(body["usage"]["output_tokens"] for body in ended)
-        last = begun.messages[-1] if begun.messages else None
         return {
             "session": session.id,
             "name": session.name,
@@ -466,24 +428,12 @@ class Answer:
             "usage": {**first["usage"], "output_tokens": outputs},
             "cache": first["cache"],
             "timing": first["timing"],
-            "head": {"branch": first["branch"], "message": first["message"] or last},
+            "head": {"branch": first["branch"], "message": first["message"] or first["parent"]},
             "context": {
                 "used": len(request.ids) + first["usage"]["output_tokens"],
-                "limit": _context_limit(loaded, self.ask.options),
+                "limit": options.context_limit(loaded, self.ask.options),
             },
             "saved_s": cached / speed if speed else None,
-        }
-
-    def _timing(self, choice: Choice, output_tokens: int) -> dict[str, float | None]:
-        now = time.monotonic()
-        first, last = choice.first_at, choice.last_at
-        rate = None
-        if first is not None and last is not None and output_tokens > 1 and last > first:
-            rate = (output_tokens - 1) / (last - first)
-        return {
-            "first_token_s": None if first is None else first - self._asked_at,
-            "total_s": now - self._asked_at,
-            "tokens_per_s": rate,
         }
 
 
@@ -491,83 +441,3 @@ def _check(loaded: Loaded, request: Request) -> int:
     """On the engine's thread: refuse what could never run; how much of it is cached."""
     loaded.engine.check_request(request)
     return loaded.engine.probe(request.ids)
-
-
-def _prime(choice: Choice, cut: Any, loaded: Loaded) -> None:
-    """What the cut-off answer had said, as far as its characters were whole (TK-02)."""
-    detokenizer = loaded.tokenizer.detokenizer()
-    choice.hear("".join(detokenizer.push(token) for token in choice.ids))
-    assert cut.prompt is not None
-
-
-def _switches(think: str | None) -> dict[str, Any]:
-    if think is None:
-        return {}
-    return {"enable_thinking": think != "off"}
-
-
-def _context_limit(loaded: Loaded, options: Mapping[str, Any]) -> int:
-    asked = options.get("num_ctx")
-    if asked is not None and asked < 1:
-        raise InvalidInput(f"num_ctx: want 1 or more (got {asked})", field="num_ctx")
-    return loaded.context_length if asked is None else min(asked, loaded.context_length)
-
-
-def _sampling(options: Mapping[str, Any], loaded: Loaded, most: int | None) -> SamplingParams:
-    seed = options.get("seed")
-    given = {
-        name: options[name]
-        for name in (
-            "top_k",
-            "min_p",
-            "repetition_penalty",
-            "presence_penalty",
-            "frequency_penalty",
-            "logprobs",
-        )
-        if options.get(name) is not None
-    }
-    temperature, top_p = options.get("temperature"), options.get("top_p")
-    return SamplingParams(
-        temperature=DEFAULT_TEMPERATURE if temperature is None else temperature,
-        top_p=DEFAULT_TOP_P if top_p is None else top_p,
-        seed=secrets.randbits(32) if seed is None else seed,
-        max_tokens=most,
-        stop=tuple(options.get("stop") or ()),
-        stop_ids=loaded.model.stop_ids,
-        **given,
-    )
-
-
-def _as_json(params: SamplingParams) -> dict[str, Any]:
-    return {
-        "temperature": params.temperature,
-        "top_p": params.top_p,
-        "top_k": params.top_k,
-        "min_p": params.min_p,
-        "repetition_penalty": params.repetition_penalty,
-        "presence_penalty": params.presence_penalty,
-        "frequency_penalty": params.frequency_penalty,
-        "max_tokens": params.max_tokens,
-        "stop": list(params.stop),
-    }
-
-
-def _usage(usage: engine.Usage) -> tuple[dict[str, int], dict[str, int]]:
-    counts = {
-        "input_tokens": usage.input_tokens,
-        "cached_input_tokens": usage.cached_tokens,
-        "output_tokens": usage.output_tokens,
-        "forced_tokens": usage.forced_tokens,
-    }
-    tiers = {
-        "device": usage.device,
-        "host": usage.host,
-        "disk": usage.disk,
-        "computed": usage.computed,
-    }
-    return counts, tiers
-
-
-def _logprob(each: engine.TokenLogprob) -> dict[str, Any]:
-    return {"id": each.id, "logprob": each.logprob, "top": [list(pair) for pair in each.top]}

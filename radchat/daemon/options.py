@@ -1,0 +1,89 @@
+"""A command's options as the engine's parameters, and the counts that come back as JSON."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from radchat.engine.request import SamplingParams, TokenLogprob, Usage
+from radchat.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from radchat.daemon.engines import Loaded
+
+DEFAULT_TEMPERATURE = 0.7  # where neither the command nor the model's generation config says
+DEFAULT_TOP_P = 0.95
+
+
+def switches(think: str | None) -> dict[str, Any]:
+    if think is None:
+        return {}
+    return {"enable_thinking": think != "off"}
+
+
+def context_limit(loaded: Loaded, options: Mapping[str, Any]) -> int:
+    asked = options.get("num_ctx")
+    if asked is not None and asked < 1:
+        raise InvalidInput(f"num_ctx: want 1 or more (got {asked})", field="num_ctx")
+    return loaded.context_length if asked is None else min(asked, loaded.context_length)
+
+
+def sampling_params(options: Mapping[str, Any], loaded: Loaded, most: int | None) -> SamplingParams:
+    seed = options.get("seed")
+    given = {
+        name: options[name]
+        for name in (
+            "top_k",
+            "min_p",
+            "repetition_penalty",
+            "presence_penalty",
+            "frequency_penalty",
+            "logprobs",
+        )
+        if options.get(name) is not None
+    }
+    temperature, top_p = options.get("temperature"), options.get("top_p")
+    return SamplingParams(
+        temperature=DEFAULT_TEMPERATURE if temperature is None else temperature,
+        top_p=DEFAULT_TOP_P if top_p is None else top_p,
+        seed=secrets.randbits(32) if seed is None else seed,
+        max_tokens=most,
+        stop=tuple(options.get("stop") or ()),
+        stop_ids=loaded.model.stop_ids,
+        **given,
+    )
+
+
+def params_json(params: SamplingParams) -> dict[str, Any]:
+    return {
+        "temperature": params.temperature,
+        "top_p": params.top_p,
+        "top_k": params.top_k,
+        "min_p": params.min_p,
+        "repetition_penalty": params.repetition_penalty,
+        "presence_penalty": params.presence_penalty,
+        "frequency_penalty": params.frequency_penalty,
+        "max_tokens": params.max_tokens,
+        "stop": list(params.stop),
+    }
+
+
+def usage_json(usage: Usage) -> tuple[dict[str, int], dict[str, int]]:
+    counts = {
+        "input_tokens": usage.input_tokens,
+        "cached_input_tokens": usage.cached_tokens,
+        "output_tokens": usage.output_tokens,
+        "forced_tokens": usage.forced_tokens,
+    }
+    tiers = {
+        "device": usage.device,
+        "host": usage.host,
+        "disk": usage.disk,
+        "computed": usage.computed,
+    }
+    return counts, tiers
+
+
+def logprob_json(each: TokenLogprob) -> dict[str, Any]:
+    return {"id": each.id, "logprob": each.logprob, "top": [list(pair) for pair in each.top]}
