@@ -34,7 +34,7 @@ check: setup  ## lint, types, import directions
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-test: model  ## all tests but the slow ones, about ten minutes on two cores
+test: check model  ## check, then all tests but the slow ones
 	$(BIN)/python -m pytest -q -m 'not slow' --durations=15
 
 test-slow: model  ## the long runs

@@ -62,6 +62,18 @@ def test_every_command_of_the_readme_has_a_help_page(words: list[str]) -> None:
     assert words[0] in BY_NAME, f"README names `radchat {words[0]}`"
 
 
+def test_every_setting_and_exit_code_is_in_the_manual() -> None:
+    from radchat import errors
+    from radchat.config import SETTINGS
+
+    manual = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    for setting in SETTINGS:
+        assert f"| {setting.name} |" in manual
+        assert not setting.variable or f"`{setting.variable}`" in manual
+    for cls in (errors.RadchatError, *errors.RadchatError.__subclasses__()):
+        assert f"| {cls.exit_code} |" in manual, cls.__name__
+
+
 def test_the_words_of_the_glossary_are_sorted_out_once() -> None:
     rows = re.findall(
         r"^\| (\*\*.+?) \|", (ROOT / "docs" / "glossary.md").read_text(), re.MULTILINE
