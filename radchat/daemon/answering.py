@@ -111,7 +111,9 @@ class Answer:
         return find_session(self._store, self.ask.session, self.ask.where).model
 
     async def _prepare(self, loaded: Loaded) -> turns.Prepared:
-        switches = options.switches(self.ask.think)
+        switches, about = options.switches(loaded, self.ask.think)
+        if about is not None:
+            self._say(Event("notice", {"text": about, "code": "think"}))
 
         def work() -> turns.Prepared:
             plan = turns.plan_turn(self._store, self.ask)

@@ -16,10 +16,9 @@ DEFAULT_TEMPERATURE = 0.7  # where neither the command nor the model's generatio
 DEFAULT_TOP_P = 0.95
 
 
-def switches(think: str | None) -> dict[str, Any]:
-    if think is None:
-        return {}
-    return {"enable_thinking": think != "off"}
+def switches(loaded: Loaded, think: str | None) -> tuple[dict[str, Any], str | None]:
+    """The template's own switches for a level of reasoning, and what to say of it."""
+    return ({}, None) if think is None else loaded.template.thinking(think)
 
 
 def context_limit(loaded: Loaded, options: Mapping[str, Any]) -> int:

@@ -24,6 +24,7 @@ from radchat.engine.probes import probe
 from radchat.engine.reasoning import ReasoningSplitter
 from radchat.engine.rendering import Renderer, View, random_word
 from radchat.engine.request import Ids
+from radchat.engine.thinking import thinking
 from radchat.engine.tokenizer import Tokenizer, join_surrogates
 from radchat.errors import InvalidInput, ModelBroken
 
@@ -120,6 +121,10 @@ class Template:
         """For one answer; ``opened`` = ``Prompt.opens_reasoning``."""
         form = self.facts.form
         return ReasoningSplitter(form.open_mark, form.close_mark, opened=opened)
+
+    def thinking(self, level: str) -> tuple[dict[str, Any], str | None]:
+        """``Settings.switches`` for off, on, low, medium or high; a line where it is not that."""
+        return thinking(self.facts, level)
 
     def describe(self) -> dict[str, Any]:
         """What the probes found, as JSON values."""
