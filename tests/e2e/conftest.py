@@ -92,5 +92,5 @@ _names = itertools.count(100)
 def terminal(shared: Home) -> Shell:
     """A terminal of the shared home, its daemon running and idle, its cache empty."""
     shell = Shell(shared, str(next(_names)), EXACT)
-    shell("cache", "clear", "-y")
+    shell.call("cache.clear")
     return shell

@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -107,30 +108,56 @@ class Shell:
         """The next turn of this terminal's session."""
         return self.ask(text, "-c", *args, **options)
 
-    def tree(self, *args: str) -> dict[str, Any]:
-        return dict(self.json("tree", *args))
+    def quick(self, text: str, session: str | None = None, **options: Any) -> dict[str, Any]:
+        """As ``ask`` or, with a session, ``say``; by one call to the running daemon."""
+        options = {"temperature": 0, "max_tokens": 8, **options}
+        asked = {"text": text, "dtype": "fp32", "options": options}
+        with self.stream(**asked, new_session=session is None, session=session) as events:
+            return dict(list(events)[-1].data["branches"][0])
 
-    def texts(self, *args: str) -> list[tuple[str, str]]:
+    def tree(self, **args: Any) -> dict[str, Any]:
+        """What `radchat tree --json` prints."""
+        return self.call("tree", **args)
+
+    def texts(self, ref: str | None = None, session: str | None = None) -> list[tuple[str, str]]:
         """Who said what, on the path to here."""
-        return [(m["role"], m["text"]) for m in self.json("log", *args)["messages"]]
+        messages = self.call("log", ref=ref, session=session)["messages"]
+        return [(m["role"], m["text"]) for m in messages]
+
+    def num_sessions(self) -> int:
+        return len(self.call("sessions.list")["sessions"])
 
     @property
     def where(self) -> dict[str, Any]:
         return {"terminal": self.env["TMUX_PANE"], "folder": str(self.folder)}
 
     def call(self, method: str, **args: Any) -> dict[str, Any]:
-        """What a command would ask the running daemon, without the command."""
-        return self.home.client().call(method, where=self.where, **args)
+        """What a command would ask the daemon, without the command."""
+        return self._client().call(method, where=self.where, **args)
 
     def stream(self, **args: Any) -> EventStream:
         """A ``generate`` that the test itself reads, and may leave."""
         args = {"new_session": True, "options": {"temperature": 0}, **args}
-        return self.home.client().stream("generate", where=self.where, **args)
+        return self._client().stream("generate", where=self.where, **args)
+
+    def _client(self) -> Client:
+        if not self.home.is_up:
+            self("daemon", "start")
+        return self.home.client()
 
 
 def finish(process: subprocess.Popen[str], stdin: str | None = None) -> Done:
-    out, err = process.communicate(stdin, timeout=PATIENCE)
-    return Done(process.returncode, out or "", err or "")
+    """Wait for its end. Reads on where the test has read already: ``communicate`` would lose what
+    lies in the stream's buffer.
+    """
+    with ThreadPoolExecutor(1) as pool:
+        assert process.stderr is not None
+        err = pool.submit(process.stderr.read)
+        if process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError), process.stdin:
+                process.stdin.write(stdin or "")
+        out = "" if process.stdout is None else process.stdout.read()
+        return Done(process.wait(PATIENCE), out, err.result())
 
 
 class Home:
@@ -264,7 +291,11 @@ class Home:
                 self.stop()
         for process in self.processes:
             process.kill()
-            process.communicate()
+            process.wait()
+            for stream in (process.stdin, process.stdout, process.stderr):
+                if stream is not None:
+                    with contextlib.suppress(BrokenPipeError):
+                        stream.close()
         for pid in self.pids:
             with contextlib.suppress(OSError):
                 if is_daemon(pid):

@@ -11,19 +11,20 @@ from tests.e2e.homes import Shell
 
 
 def branches(shell: Shell) -> dict[str, str]:
-    return dict(shell.json("tree")["branches"])
+    return dict(shell.tree()["branches"])
 
 
 def head(shell: Shell) -> tuple[str | None, str | None]:
-    tree = shell.json("tree")
+    tree = shell.tree()
     return tree["branch"], tree["head"]
 
 
 @pytest.fixture
 def talked(terminal: Shell) -> list[dict[str, Any]]:
     """Three turns in the terminal's session."""
-    first = terminal.ask("turn one")
-    return [first, terminal.say("turn two"), terminal.say("turn three")]
+    first = terminal.quick("turn one")
+    texts = ("turn two", "turn three")
+    return [first, *(terminal.quick(text, first["session"]) for text in texts)]
 
 
 def users(shell: Shell) -> list[str]:
@@ -196,10 +197,10 @@ def test_a_fork_into_a_session_of_its_own_shares_the_past_and_nothing_after(
     shown = terminal.json("sessions", "show", name)
     assert shown["parent"] == talked[0]["session"]
     assert shown["fork_message"] == talked[0]["message"]
-    assert [t for r, t in terminal.texts("--session", name) if r == "user"] == [
+    assert [t for r, t in terminal.texts(session=name) if r == "user"] == [
         "turn one", "down another road"
     ]  # fmt: skip
-    assert [t for r, t in terminal.texts("--session", talked[0]["session"]) if r == "user"] == [
+    assert [t for r, t in terminal.texts(session=talked[0]["session"]) if r == "user"] == [
         "turn one", "turn two", "turn three", "main goes on"
     ]  # fmt: skip
     assert terminal.ask("on", "-r", name)["session"] == own["session"]
@@ -283,8 +284,8 @@ def test_an_answer_says_where_it_stands_in_the_tree(
         assert rows[answer["message"]]["parent"] == answer["parent"]
         assert rows[answer["message"]]["text"] == answer["text"]
         assert rows[answer["parent"]]["role"] == "user"
-    assert terminal.tree("HEAD~1")["num_messages"] == 3
-    assert terminal.tree(talked[0]["session"])["num_messages"] == 6
-    assert len(terminal.tree("--filter", "user-only")["messages"]) == 3
-    assert len(terminal.tree("--depth", "2")["messages"]) == 2
+    assert terminal.json("tree", "HEAD~1")["num_messages"] == 3
+    assert terminal.json("tree", talked[0]["session"])["num_messages"] == 6
+    assert len(terminal.json("tree", "--filter", "user-only")["messages"]) == 3
+    assert len(terminal.json("tree", "--depth", "2")["messages"]) == 2
     terminal("tree", "nowhere", code=66)

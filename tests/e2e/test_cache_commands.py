@@ -30,11 +30,11 @@ def on_path(messages: list[dict[str, Any]], at: str) -> list[dict[str, Any]]:
 @pytest.fixture
 def bushy(terminal: Shell) -> Shell:
     """A session of one root and several branches of two turns."""
-    first = terminal.ask("the root of all of it, said at some length", "--max-tokens", "20")
+    first = terminal.quick("the root of all of it, said at some length", max_tokens=20)
     for name in ("left", "right", "middle"):
         text = f"{name} is where we go now, for a while"
         terminal.json("fork", first["message"], text, "-n", name, *EXACT, "--max-tokens", "25")
-        terminal.say("then on, and on", "--max-tokens", "9")
+        terminal.quick("then on, and on", first["session"], max_tokens=9)
     return terminal
 
 
@@ -49,9 +49,9 @@ def test_the_cached_figures_of_the_tree_are_what_the_next_request_reuses(bushy: 
             bushy.call("cache.evict", ref=dice.choice(answers))
         if number % 5 == 4:
             bushy.call("cache.evict", tokens=dice.randrange(1, 200))
-        tree = bushy.tree("--show-cache")["messages"]
+        tree = bushy.json("tree", "--show-cache")["messages"]
         before = home.stats()
-        again = bushy.tree("--show-cache", "--lru")["messages"]  # looking changes nothing
+        again = bushy.tree(show_cache=True, lru=True)["messages"]  # looking changes nothing
         assert [m["cached"] for m in again] == [m["cached"] for m in tree]
         assert [m["lru_rank"] for m in again] == [m["lru_rank"] for m in tree]
         assert home.stats() == before
@@ -71,14 +71,14 @@ def test_a_message_half_cached_shows_its_share(bushy: Shell) -> None:
     assert "%" in shown
     assert "lru 1 goes first" in shown
     bushy("cache", "clear", "-y")
-    empty = bushy.tree("--show-cache")
+    empty = bushy.tree(show_cache=True)
     assert all(cached(m) == 0 and m["lru_rank"] is None for m in empty["messages"])
     assert empty["tiers"]["device"]["tokens"] == 0
 
 
 def test_the_ranks_are_the_order_in_which_kv_really_goes(bushy: Shell) -> None:
     """Evict page by page: messages lose their last token in the order of their ranks."""
-    tree = bushy.tree("--lru")["messages"]
+    tree = bushy.json("tree", "--lru")["messages"]
     ranked = sorted((m for m in tree if m["lru_rank"]), key=lambda m: m["lru_rank"])
     assert [m["lru_rank"] for m in ranked] == list(range(1, len(ranked) + 1))
     order: list[str] = []
@@ -95,11 +95,11 @@ def test_the_ranks_are_the_order_in_which_kv_really_goes(bushy: Shell) -> None:
 
 
 def test_evict_forgets_a_message_and_what_follows_and_no_more(bushy: Shell) -> None:
-    tree = bushy.tree("--show-cache")
+    tree = bushy.tree(show_cache=True)
     left = tree["branches"]["left"]
     path = [m["id"] for m in on_path(tree["messages"], left)]
     bushy.json("cache", "evict", path[2])
-    after = {m["id"]: cached(m) for m in bushy.tree("--show-cache")["messages"]}
+    after = {m["id"]: cached(m) for m in bushy.tree(show_cache=True)["messages"]}
     before = {m["id"]: cached(m) for m in tree["messages"]}
     opening = len("\nuser\n") + 2  # of a user's turn: the siblings say it too
     for message, kept in after.items():
@@ -160,7 +160,7 @@ def test_removing_a_session_forgets_the_kv_only_it_used(bushy: Shell) -> None:
     bushy("sessions", "rm", own, "-y")
     assert used - bushy.home.stats()["tiers"]["device"]["tokens"] >= own_tokens - 2 * PAGE > 50
     other = Shell(bushy.home, bushy.name, EXACT)
-    kept = other.tree("--show-cache", "--session", main)["messages"]
+    kept = other.tree(show_cache=True, session=main)["messages"]
     assert sum(map(cached, kept)) > 150
     bushy.home.assert_balanced()
 
@@ -171,6 +171,6 @@ def test_the_oldest_chat_goes_first_when_the_pool_is_full(homes: Homes) -> None:
     old.ask("the old chat " * 9)
     new.ask("the new chat " * 9)
     third.ask("and another, that needs room " * 6)
-    assert all(cached(m) == 0 for m in old.tree("--show-cache")["messages"][1:])
-    assert sum(map(cached, new.tree("--show-cache")["messages"])) > 100
-    assert sum(map(cached, third.tree("--show-cache")["messages"])) > 150
+    assert all(cached(m) == 0 for m in old.tree(show_cache=True)["messages"][1:])
+    assert sum(map(cached, new.tree(show_cache=True)["messages"])) > 100
+    assert sum(map(cached, third.tree(show_cache=True)["messages"])) > 150

@@ -14,7 +14,7 @@ from tests.e2e.conftest import EXACT, Homes
 from tests.e2e.homes import Home, Shell, alive, finish, is_daemon, spoken, until, wait_until
 
 
-@pytest.mark.parametrize("words", [1, 2, 40])
+@pytest.mark.parametrize("words", [1, 40])
 def test_a_killed_daemon_loses_nothing_that_was_shown(shell: Shell, home: Home, words: int) -> None:
     """Promise 6, at the spine's level: kill -9 in mid-answer."""
     first = shell.ask("before")
@@ -50,7 +50,7 @@ def test_a_daemon_killed_while_it_loads_or_reads_a_prompt_costs_only_that(
     done = finish(asking)
     assert done.code == 69, done
     assert "Traceback" not in done.err
-    assert shell.json("sessions", "ls")["sessions"] == []
+    assert shell.num_sessions() == 0
     shell("models", "load", "tiny", "--dtype", "fp32")
     events = shell.stream(text="word " * 600, dtype="fp32")
     until(events, "start")  # 3,000 tokens to read, of which none is shown yet
@@ -218,7 +218,7 @@ def test_without_a_daemon_of_its_own_a_command_has_one_and_takes_it_along(
 
 
 def test_an_idle_model_is_unloaded_and_an_idle_daemon_ends(homes: Homes) -> None:
-    home = homes(RADCHAT_KEEP_ALIVE="1s", RADCHAT_IDLE_EXIT="4s")
+    home = homes(RADCHAT_KEEP_ALIVE="1s", RADCHAT_IDLE_EXIT="3s")
     shell = Shell(home, "1", EXACT)
     first = shell.ask("hello")
     pid = home.pid

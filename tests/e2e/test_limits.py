@@ -32,54 +32,50 @@ def test_without_max_tokens_an_answer_ends_with_the_context(terminal: Shell) -> 
         assert "cut off after" in done.err
 
 
-@pytest.mark.parametrize(
-    ("flags", "field", "code"),
-    [
-        (("--max-tokens", "0"), "max_tokens", 42),
-        (("--max-tokens", "-3"), "max_tokens", 42),
-        (("--max-tokens", "many"), "max-tokens", 2),
-        (("--temp", "-1"), "temperature", 42),
-        (("--temp", "nan"), "temperature", 42),
-        (("--top-p", "0"), "top_p", 42),
-        (("--top-p", "1.5"), "top_p", 42),
-        (("--top-k", "-1"), "top_k", 42),
-        (("--top-k", "0.01"), "top-k", 2),
-        (("--min-p", "2"), "min_p", 42),
-        (("--seed", "-1"), "seed", 42),
-        (("--seed", str(2**64)), "seed", 42),
-        (("--stop", ""), "stop", 42),
-        (
-            ("-o", "stop=" + "x" * 9, *(a for n in range(70) for a in ("--stop", str(n)))),
-            "stop",
-            42,
-        ),
-        (("--ctx", "0"), "num_ctx", 42),
-        (("--ctx", "-5"), "num_ctx", 42),
-        (("-o", "repetition_penalty=0"), "repetition_penalty", 42),
-        (("-o", "presence_penalty=9"), "presence_penalty", 42),
-        (("-o", "frequency_penalty=nan"), "frequency_penalty", 42),
-        (("-o", "logprobs=900"), "logprobs", 42),
-        (("-o", "no_such_option=1"), "no_such_option", 2),
-        (("--dtype", "int3"), "dtype", 2),
-    ],
-)
-def test_a_bad_option_is_named_and_hurts_nobody_else(
-    terminal: Shell, flags: tuple[str, ...], field: str, code: int
-) -> None:
+BAD_OPTIONS = [
+    (("--max-tokens", "0"), "max_tokens", 42),
+    (("--max-tokens", "-3"), "max_tokens", 42),
+    (("--max-tokens", "many"), "max-tokens", 2),
+    (("--temp", "-1"), "temperature", 42),
+    (("--temp", "nan"), "temperature", 42),
+    (("--top-p", "0"), "top_p", 42),
+    (("--top-p", "1.5"), "top_p", 42),
+    (("--top-k", "-1"), "top_k", 42),
+    (("--top-k", "0.01"), "top-k", 2),
+    (("--min-p", "2"), "min_p", 42),
+    (("--seed", "-1"), "seed", 42),
+    (("--seed", str(2**64)), "seed", 42),
+    (("--stop", ""), "stop", 42),
+    (("--stop=x",) * 70, "stop", 42),
+    (("--ctx", "0"), "num_ctx", 42),
+    (("--ctx", "-5"), "num_ctx", 42),
+    (("-o", "repetition_penalty=0"), "repetition_penalty", 42),
+    (("-o", "presence_penalty=9"), "presence_penalty", 42),
+    (("-o", "frequency_penalty=nan"), "frequency_penalty", 42),
+    (("-o", "logprobs=900"), "logprobs", 42),
+    (("-o", "no_such_option=1"), "no_such_option", 2),
+    (("--dtype", "int3"), "dtype", 2),
+]
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_a_bad_option_is_named_and_hurts_nobody_else(terminal: Shell, part: int) -> None:
     """AP-06. Nothing of the refused command stays: no session, no message."""
     home = terminal.home
-    with terminal.stream(
-        text="a neighbour", dtype="fp32", options={"temperature": 0, "max_tokens": 40}
-    ) as neighbour:
-        until(neighbour, "delta")
-        count = len(terminal.json("sessions", "ls")["sessions"])
-        refused = terminal("ask", "hello", "--exact", *flags, "--json", code=code)
-        assert field in refused.json["error"]["message"]
-        assert refused.json["error"]["exit_code"] == code
-        assert len(terminal.json("sessions", "ls")["sessions"]) == count
-        done = list(neighbour)[-1]
-    assert done.name == "done"
-    assert done.data["usage"]["output_tokens"] == 40
+    alone = terminal.quick("a neighbour", max_tokens=30)["text"]
+    with terminal.stream(text="a neighbour", dtype="fp32") as neighbour:
+        seen = until(neighbour, "delta")
+        count = terminal.num_sessions()
+        for flags, field, code in BAD_OPTIONS[part::4]:
+            refused = terminal("ask", "hello", "--exact", *flags, "--json", code=code)
+            assert field in refused.json["error"]["message"]
+            assert refused.json["error"]["exit_code"] == code
+        assert terminal.num_sessions() == count
+        request = next(event.data["request"] for event in seen if event.name == "init")
+        home.client().call("cancel", request=request)
+        seen += neighbour
+    assert seen[-1].name == "done"
+    assert spoken(seen).startswith(alone)
     home.assert_balanced()
 
 
@@ -97,7 +93,7 @@ def test_a_prompt_too_long_is_refused_with_both_numbers_before_anything_streams(
     """AP-04: over the context, and exactly as long. Nothing is dropped from it by itself."""
     fixed = _fixed(terminal)
     text = "q" * (200 + over - fixed)
-    count = len(terminal.json("sessions", "ls")["sessions"])
+    count = terminal.num_sessions()
     done = terminal("ask", text, "--exact", "--ctx", "200", "--json", code=56)
     error = done.json["error"]
     assert error["code"] == "context_length_exceeded"
@@ -108,7 +104,7 @@ def test_a_prompt_too_long_is_refused_with_both_numbers_before_anything_streams(
         "ask", text, "--exact", "--ctx", "200", "--output-format", "stream-json", code=56
     ).out.splitlines()
     assert [json.loads(line)["type"] for line in lines] == ["error", "result"]
-    assert len(terminal.json("sessions", "ls")["sessions"]) == count
+    assert terminal.num_sessions() == count
     with pytest.raises(ContextOverflow):
         terminal.stream(text=text, dtype="fp32", options={"num_ctx": 200})
     answer = terminal.ask(text[: 199 - fixed], "--ctx", "200", "--max-tokens", "9")
@@ -157,7 +153,7 @@ def test_a_pool_that_holds_no_page_is_refused_by_name(homes: Homes) -> None:
         refused = shell("ask", "hello", *EXACT, code=56)
         assert "RADCHAT_KV_DEVICE" in refused.err
         assert "8,192" in refused.err  # bytes a page
-    assert shell.json("sessions", "ls")["sessions"] == []
+    assert shell.num_sessions() == 0
     assert home.status()["model"] is None
 
 

@@ -202,10 +202,10 @@ def test_after_an_answer_nothing_is_locked(
 
 
 def test_a_bad_option_leaves_nothing_locked_and_no_session(terminal: Shell) -> None:
-    before = len(terminal.json("sessions", "ls")["sessions"])
+    before = terminal.num_sessions()
     terminal("ask", "hello", *EXACT, "--top-p", "0", code=42)
     terminal.home.assert_balanced()
-    assert len(terminal.json("sessions", "ls")["sessions"]) == before
+    assert terminal.num_sessions() == before
 
 
 @pytest.mark.parametrize("moment", ["extending", "the first word", "decoding"])
@@ -254,7 +254,7 @@ def test_a_request_cancelled_while_the_model_loads_leaves_nothing(shell: Shell, 
     wait_until(lambda: home.status()["state"] == "loading")
     asking.send_signal(signal.SIGINT)
     assert finish(asking).code == 130
-    assert shell.json("sessions", "ls")["sessions"] == []
+    assert shell.num_sessions() == 0
     wait_until(lambda: home.status()["model"] == "tiny")  # the load itself went on
     home.assert_balanced()
     assert shell.ask("hello", "--max-tokens", "2")["usage"]["output_tokens"] == 2

@@ -6,8 +6,6 @@ import json
 import shutil
 from pathlib import Path
 
-import pytest
-
 from tests.e2e.conftest import EXACT, Homes
 from tests.e2e.homes import Home, Shell, until
 from tests.e2e.tiny_models import converted
@@ -177,13 +175,13 @@ def test_dtype_and_exact_are_engines_of_their_own(terminal: Shell) -> None:
 
 
 def test_an_unknown_model_is_66_with_the_nearest_name(terminal: Shell) -> None:
-    count = len(terminal.json("sessions", "ls")["sessions"])
+    count = terminal.num_sessions()
     for flags in (("-m", "tinny"), ("-m", "/no/such/folder"), ("-m", "smollm2-135m")):
         refused = terminal("ask", "hello", *flags, "--json", code=66)
         assert refused.json["error"]["code"] == "not_found"
     assert "tiny" in terminal("ask", "hello", "-m", "tinny", code=66).err
     assert "radchat models pull" in terminal("ask", "hello", "-m", "smollm2-135m", code=66).err
-    assert len(terminal.json("sessions", "ls")["sessions"]) == count
+    assert terminal.num_sessions() == count
     terminal.ask("hello")
     terminal("models", "load", "tinny", code=66)
     terminal("models", "stop", "tinny", code=66)
@@ -195,13 +193,9 @@ def test_without_any_model_a_question_says_what_to_type(homes: Homes) -> None:
     assert "radchat models pull smollm2-135m" in refused.err
 
 
-@pytest.mark.parametrize("harm", ["cut short", "other bytes", "no config", "not a number"])
-def test_broken_weights_are_told_and_the_daemon_lives(
-    homes: Homes, tiny: Path, tmp_path: Path, harm: str
-) -> None:
-    bad = tmp_path / "models" / "bad-00000000"
-    shutil.copytree(tiny, bad)
-    about = json.loads((bad / "radchat.json").read_text()) | {"name": "bad"}
+def _harm(bad: Path, harm: str) -> None:
+    """A converted folder, damaged in one way; radchat.json says what is there now."""
+    about = json.loads((bad / "radchat.json").read_text()) | {"name": bad.name[:-9]}
     weights = (bad / "model.safetensors").read_bytes()
     if harm == "cut short":
         (bad / "model.safetensors").write_bytes(weights[: len(weights) // 2])
@@ -214,15 +208,29 @@ def test_broken_weights_are_told_and_the_daemon_lives(
         (bad / "config.json").write_text(json.dumps(config))
         about["files"]["config.json"] = (bad / "config.json").stat().st_size
     (bad / "radchat.json").write_text(json.dumps(about))
-    home = homes({"tiny": tiny, "bad": bad})
+
+
+def test_broken_weights_are_told_and_the_daemon_lives(
+    homes: Homes, tiny: Path, tmp_path: Path
+) -> None:
+    models = {"tiny": tiny}
+    for number, harm in enumerate(("cut short", "other bytes", "no config", "not a number")):
+        name = f"bad{number}"
+        models[name] = tmp_path / f"{name}-00000000"
+        shutil.copytree(tiny, models[name])
+        _harm(models[name], harm)
+    home = homes(models)
     shell = Shell(home, "1", EXACT)
-    shell("sessions", "ls")
+    shell("daemon", "start")
     pid = home.pid
-    refused = shell("ask", "hello", "-m", "bad", code=1)
-    assert "bad" in refused.err
-    assert "Traceback" not in refused.err
-    assert len(refused.err.strip().splitlines()) == 1
-    assert shell.json("sessions", "ls")["sessions"] == []
+    for name in models:
+        if name == "tiny":
+            continue
+        refused = shell("ask", "hello", "-m", name, code=1)
+        assert name in refused.err
+        assert "Traceback" not in refused.err
+        assert len(refused.err.strip().splitlines()) == 1
+        assert shell.num_sessions() == 0
     assert shell.ask("hello", "-m", "tiny")["usage"]["output_tokens"] == 8
     assert home.pid == pid
     home.assert_balanced()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import EXACT, Homes
+from tests.e2e.conftest import EXACT, POOL
 from tests.e2e.homes import Home, Shell, finish
 from tests.e2e.tiny_models import CONTROL_IDS, converted
 
@@ -25,15 +26,19 @@ def control_ids(ids: list[int]) -> int:
 
 
 @pytest.fixture(scope="module")
-def melon(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model that says one emoji again and again, a byte a token."""
-    folder = tmp_path_factory.mktemp("melon") / "models"
-    return converted(folder, "melon", favours=as_tokens(MELON), hidden_size=64)
+def sayers(sources: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
+    """A home of models that say one thing for ever, a token a byte."""
+    models = tmp_path_factory.mktemp("sayers") / "models"
+    words = {"melon": as_tokens(MELON), "month": "Sep", "loud": [*as_tokens("\x1b"), "[", "A"]}
+    made = {name: converted(models, name, favours=tokens) for name, tokens in words.items()}
+    home = Home(sources, made, RADCHAT_KV_DEVICE=POOL, RADCHAT_CHECK="1")
+    yield home
+    home.close()
 
 
 @pytest.fixture
-def melons(homes: Homes, melon: Path) -> Shell:
-    return Shell(homes({"melon": melon}), "1", EXACT)
+def melons(sayers: Home) -> Shell:
+    return Shell(sayers, "1", ("-m", "melon", *EXACT))
 
 
 def test_a_character_cut_in_half_is_completed_by_continue(melons: Shell) -> None:
@@ -45,7 +50,7 @@ def test_a_character_cut_in_half_is_completed_by_continue(melons: Shell) -> None
         cut = melons.ask("hello", "--max-tokens", str(most))
         assert cut["text"] == shown
         assert len(home.out_ids(cut["message"])) == most  # the ids are kept as they came
-        streamed = melons("ask", "hello", *EXACT, "--max-tokens", str(most)).out
+        streamed = melons("ask", "hello", *melons.flags, "--max-tokens", str(most)).out
         assert streamed == shown + "\n"
         rest = melons.json("continue", *EXACT, "--max-tokens", str(8 - most))
         assert rest["text"] == MELON * 2
@@ -61,11 +66,10 @@ def test_what_is_streamed_of_a_continued_answer_is_only_what_is_new(melons: Shel
 
 
 def test_the_next_turn_has_the_ids_the_model_gave_not_those_the_tokenizer_would_choose(
-    homes: Homes, tmp_path: Path
+    sayers: Home,
 ) -> None:
     """TK-04: the model says S, e, p as three ids; the tokenizer has one for them."""
-    odd = converted(tmp_path / "models", "odd", favours=("S", "e", "p"), hidden_size=64)
-    shell = Shell(homes({"odd": odd}), "1", EXACT)
+    shell = Shell(sayers, "2", ("-m", "month", *EXACT))
     answer = shell.ask("say the month", "--max-tokens", "9")
     assert answer["text"] == "SepSepSep"
     given = shell.home.out_ids(answer["message"])
@@ -105,9 +109,8 @@ def test_control_tokens_that_people_type_stay_text(terminal: Shell, tmp_path: Pa
         assert control_ids(home.prompt_ids(after["message"])) == control_ids(
             home.prompt_ids(plainly["message"])
         )
-    last = ("--session", answer["session"])
-    assert terminal.texts(*last)[-2] == ("user", MARKS)
-    seen = terminal("log", *last).out
+    assert terminal.texts(session=answer["session"])[-2] == ("user", MARKS)
+    seen = terminal("log", "--session", answer["session"]).out
     assert "<|im_start|>system" in seen
 
 
@@ -137,14 +140,11 @@ def test_piped_bytes_that_are_no_utf8_are_refused_by_name(
     assert len(done.err.splitlines()) == 1
 
 
-def test_control_characters_of_a_model_do_not_reach_the_terminal(
-    homes: Homes, tmp_path: Path
-) -> None:
+def test_control_characters_of_a_model_do_not_reach_the_terminal(sayers: Home) -> None:
     """TM-01, in short: a model that says nothing but escapes."""
-    escape = as_tokens("\x1b")
-    loud = converted(tmp_path / "models", "loud", favours=(*escape, "[", "A"), hidden_size=64)
-    home: Home = homes({"loud": loud})
-    shell = Shell(home, "1", EXACT)
-    for command in (("ask", "hi", *EXACT), ("log",), ("tree",), ("cache", "tree"), ("cache", "ls")):
+    shell = Shell(sayers, "3")
+    for command in (
+        ("ask", "hi", "-m", "loud", *EXACT), ("log",), ("tree",), ("cache", "tree"), ("cache", "ls")
+    ):  # fmt: skip
         assert "\x1b" not in shell(*command).out, command
-    assert "\\x1b" in shell("log").out or "[A" in shell("log").out
+    assert "[A" in shell("log").out

@@ -15,7 +15,7 @@ def test_two_clients_at_one_head_make_two_branches_and_each_is_told(terminal: Sh
     """CO-01, 20 times."""
     home = terminal.home
     for number in range(20):
-        base = terminal.ask(f"start {number}", "--max-tokens", "2")
+        base = terminal.quick(f"start {number}")
         session, head = base["session"], base["message"]
         asking = [
             terminal.start(
@@ -93,10 +93,10 @@ def test_an_answer_whose_branch_was_taken_back_meanwhile_gets_one_of_its_own(
     base = terminal.ask("start", "--max-tokens", "2")
     with terminal.stream(
         text="a long one", new_session=False, dtype="fp32",
-        options={"temperature": 0, "max_tokens": 150},
+        options={"temperature": 0, "max_tokens": 600},
     ) as running:  # fmt: skip
         until(running, "delta", 2)
-        terminal("undo")
+        terminal.call("undo")
         rest = list(running)
     notices = [event.data for event in rest if event.name == "notice"]
     assert [notice["code"] for notice in notices] == ["branched"]
@@ -168,19 +168,19 @@ def test_a_chat_can_be_gone_on_with_from_two_terminals(terminal: Shell) -> None:
     """SF-01: resume keeps the id, and each sees the other's turns; a fork has an id of its own."""
     base = terminal.ask("start", "--new-session", f"both-{terminal.name}")
     other = Shell(terminal.home, f"{terminal.name}-2", EXACT)
-    before = len(terminal.json("sessions", "ls")["sessions"])
+    before = terminal.num_sessions()
     second = other.ask("from the second", "-r", f"both-{terminal.name}")
     assert second["session"] == base["session"]
     third = terminal.say("from the first")
     assert third["session"] == base["session"]
     asked = [text for role, text in other.texts() if role == "user"]
     assert asked == ["start", "from the second", "from the first"]
-    assert len(terminal.json("sessions", "ls")["sessions"]) == before
+    assert terminal.num_sessions() == before
     fork = terminal.json("fork", "--new-session")
     assert fork["session"] != base["session"]
     shown = terminal.json("sessions", "show")
     assert (shown["parent"], shown["fork_message"]) == (base["session"], third["message"])
-    assert len(terminal.json("sessions", "ls")["sessions"]) == before + 1
+    assert terminal.num_sessions() == before + 1
 
 
 def test_a_fork_that_stays_open_does_not_hold_its_parent(terminal: Shell) -> None:
@@ -209,13 +209,14 @@ def test_idle_chats_that_are_more_than_the_pool_all_make_progress(homes: Homes) 
     """RL-01"""
     home = homes(RADCHAT_KV_DEVICE="512tok")
     shells = [Shell(home, str(number), EXACT) for number in range(20)]
-    lengths = {}
+    lengths, sessions = {}, []
     for number, shell in enumerate(shells):
-        answer = shell.ask(f"chat {number} " + "word " * 20, "--max-tokens", "8")
+        answer = shell.quick(f"chat {number} " + "word " * 20)
+        sessions.append(answer["session"])
         lengths[number] = answer["usage"]["input_tokens"]
     assert sum(lengths.values()) > 3 * 512
     for number, shell in enumerate(shells):
-        answer = shell.say(f"again {number}", "--max-tokens", "8")
+        answer = shell.quick(f"again {number}", sessions[number])
         assert answer["usage"]["output_tokens"] == 8
         cache = answer["cache"]
         assert cache["device"] + cache["computed"] == answer["usage"]["input_tokens"]
