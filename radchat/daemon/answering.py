@@ -374,7 +374,8 @@ class Answer:
 
         ended = await self._save(work)
         placed = None if ended is None else ended.placed
-        self._say_branch(placed)
+        if self.ask.n == 1:  # samples of one prompt get branches of their own anyway
+            self._say_branch(placed)
         if placed is None and ended is not None:
             placed = begun.answers[event.choice].placed
         body: dict[str, Any] = {

@@ -27,6 +27,11 @@ def talked(terminal: Shell) -> list[dict[str, Any]]:
     return [first, *(terminal.quick(text, first["session"]) for text in texts)]
 
 
+def last_asked(shell: Shell) -> str:
+    """The last user message on the path."""
+    return str([m for m in shell.call("log")["messages"] if m["role"] == "user"][-1]["id"])
+
+
 def users(shell: Shell) -> list[str]:
     return [text for role, text in shell.texts() if role == "user"]
 
@@ -35,7 +40,7 @@ def test_retry_answers_again_beside_the_first_and_shares_its_prompt(
     terminal: Shell, talked: list[dict[str, Any]]
 ) -> None:
     again = terminal.json("retry", "--exact", "--temp", "1", "--max-tokens", "8")["branches"][0]
-    assert again["parent"] in (None, talked[2]["parent"])
+    assert again["parent"] == talked[2]["parent"]
     assert again["message"] != talked[2]["message"]
     assert again["usage"]["input_tokens"] == talked[2]["usage"]["input_tokens"]
     assert again["cache"]["computed"] == 1
@@ -62,6 +67,7 @@ def test_retry_k_times_makes_k_branches_with_names_and_ids_of_their_own(
     assert answers["usage"]["output_tokens"] == 18
     done = terminal("retry", "-N", "2", "--exact", "--temp", "1", "--max-tokens", "6")
     assert done.out.count("[1]") == done.out.count("[2]") == 1
+    assert "moved on" not in done.err
 
 
 def test_edit_makes_a_sibling_and_keeps_what_was_there(
@@ -92,6 +98,7 @@ def test_continue_goes_on_token_for_token_and_refuses_what_is_complete(terminal:
     assert terminal.home.out_ids(longer["message"]) == terminal.home.out_ids(whole["message"])[:21]
     assert longer["usage"]["cached_input_tokens"] >= whole["usage"]["input_tokens"] + 10
     last = terminal.json("continue", *EXACT, "--max-tokens", "9")
+    assert last["parent"] == longer["parent"] == last_asked(terminal)
     assert terminal.home.out_ids(last["message"]) == terminal.home.out_ids(whole["message"])
     assert last["text"] == whole["text"]
     assert head(terminal) == ("main", last["message"])
