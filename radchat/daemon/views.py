@@ -343,6 +343,7 @@ def stats_json(stats: Mapping[str, Any] | None) -> dict[str, Any]:
                 "input_tokens",
                 "cached_tokens",
                 "output_tokens",
+                "rows_run",
                 "steps",
                 "retractions",
                 "prefill_tokens_per_s",

@@ -82,21 +82,22 @@ def test_a_fork_computes_only_its_new_words(terminal: Shell) -> None:
     first = terminal.ask(LONG, "--max-tokens", "30")
     terminal.say("the main line goes on here", "--max-tokens", "5")
     prefix = len(terminal.home.ids(first["message"]))
-    rows = terminal.home.stats()["input_tokens"] - terminal.home.stats()["cached_tokens"]
-    fork = terminal.json("fork", first["message"][:8], "and if not?", *EXACT, "--max-tokens", "1")
+    rows = terminal.home.stats()["rows_run"]
+    fork = terminal.json("fork", first["message"][:8], "and if not?", *EXACT, "--max-tokens", "4")
     answer = fork["branches"][0]
     assert adds_up(answer)
     assert cached(answer) >= prefix - 1
     assert computed(answer) == answer["usage"]["input_tokens"] - cached(answer)
-    now = terminal.home.stats()
-    assert now["input_tokens"] - now["cached_tokens"] == rows + computed(answer)
+    # the rows the model ran, by a count of its own: the last token said has not been run
+    assert terminal.home.stats()["rows_run"] - rows == computed(answer) + 4 - 1
 
 
 def test_siblings_of_one_cold_prefix_sent_at_once_compute_it_once(terminal: Shell) -> None:
     k = 6
     first = terminal.ask(LONG, "--max-tokens", "30")
     prefix = len(terminal.home.ids(first["message"]))
-    terminal("cache", "clear", "-y")
+    terminal.call("cache.clear")
+    rows = terminal.home.stats()["rows_run"]
     asking = [
         terminal.start(
             "ask", f"{n} is the number", "--at", first["message"][:8], *EXACT, "--max-tokens", "4",
@@ -109,6 +110,7 @@ def test_siblings_of_one_cold_prefix_sent_at_once_compute_it_once(terminal: Shel
     new = [answer["usage"]["input_tokens"] - prefix for answer in answers]
     # each computes its own words and the last id of the prefix's page at most; one all of it
     assert sum(map(computed, answers)) <= prefix + sum(new) + k
+    assert terminal.home.stats()["rows_run"] - rows == sum(map(computed, answers)) + k * 3
     assert len({answer["branch"] for answer in answers}) == k
     terminal.home.assert_balanced()
 
@@ -130,6 +132,9 @@ def test_n_samples_add_nothing_to_the_prompts_work(terminal: Shell) -> None:
     )
     assert [a["text"] for a in twice["branches"]] == [a["text"] for a in again["branches"]]
     assert computed(twice) == 1  # the last prompt token, for its logits
+    before = terminal.home.stats()["rows_run"]
+    terminal.json("retry", "-N", "5", "--exact", "--seed", "7", "--max-tokens", "12")
+    assert terminal.home.stats()["rows_run"] - before == 1 + 5 * 11
 
 
 # -- 3. the same answer ----------------------------------------------------------------------------
