@@ -202,7 +202,7 @@ def prepare(store: Store, plan: Plan, loaded: Loaded, switches: dict[str, Any]) 
     turns = turns_of(store, path, loaded)
     fresh = [_turn(message.role, message.parts) for message in plan.new]
     settings = Settings(clock=datetime.fromisoformat(plan.place.session.clock), switches=switches)
-    how = loaded.template.prompt(turns, fresh, settings)
+    how = loaded.template.prompt(turns, fresh, settings, limit=loaded.context_length)
     again = None if plan.new else _same_prompt(store, plan.parent, how, loaded)
     if again is not None:
         return Prepared(plan, how.ids, again, array("I"), how, how.opens_reasoning)

@@ -101,19 +101,19 @@ def byte_table(
     spec: Mapping[str, Any], vocab: Mapping[str, int], added: Mapping[int, str]
 ) -> list[bytes] | None:
     """Bytes of each id for a tokenizer.json ``spec``; None if its decoder is of another kind."""
-    steps = _decoder_steps(spec.get("decoder"))
+    steps = decoder_steps(spec.get("decoder"))
     kinds = {step["type"] for step in steps}
     size = max(max(vocab.values(), default=-1), max(added, default=-1)) + 1
     table = [b""] * size
     if kinds == {"ByteLevel"}:
-        alphabet = _byte_alphabet()
+        alphabet = byte_alphabet()
         for token, i in vocab.items():
             try:
                 table[i] = bytes([alphabet[c] for c in token])
             except KeyError:  # not in the alphabet: the tokenizer's decoder takes it as it is
                 table[i] = token.encode()
     elif steps and kinds <= {"Metaspace", "Replace", "ByteFallback", "Fuse", "Strip"}:
-        marks = [mark for step in steps if (mark := _space_mark(step))]
+        marks = [mark for step in steps if (mark := space_mark(step))]
         if len(marks) != sum(step["type"] in ("Metaspace", "Replace") for step in steps):
             return None
         for token, i in vocab.items():
@@ -131,15 +131,15 @@ def byte_table(
     return table
 
 
-def _decoder_steps(decoder: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
+def decoder_steps(decoder: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
     if decoder is None:
         return []
     if decoder["type"] == "Sequence":
-        return [inner for step in decoder["decoders"] for inner in _decoder_steps(step)]
+        return [inner for step in decoder["decoders"] for inner in decoder_steps(step)]
     return [decoder]
 
 
-def _space_mark(step: Mapping[str, Any]) -> str | None:
+def space_mark(step: Mapping[str, Any]) -> str | None:
     """The text that a decoder step turns into a space."""
     if step["type"] == "Metaspace":
         return str(step["replacement"])
@@ -149,7 +149,7 @@ def _space_mark(step: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _byte_alphabet() -> dict[str, int]:
+def byte_alphabet() -> dict[str, int]:
     """Byte-level BPE writes byte b as a printable character: itself, else the next from U+0100."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = (b for b in range(256) if b not in printable)

@@ -26,7 +26,7 @@ from radchat.engine.rendering import Renderer, View, random_word
 from radchat.engine.request import Ids
 from radchat.engine.thinking import thinking
 from radchat.engine.tokenizer import Tokenizer, join_surrogates
-from radchat.errors import InvalidInput, ModelBroken
+from radchat.errors import ContextOverflow, InvalidInput, ModelBroken
 
 # More new messages than this are an import; their shares are then found by their texts.
 MAX_BOUNDARY_RENDERINGS = 16
@@ -45,6 +45,7 @@ class _Case:
     text: str  # N
     digests: Digests
     last: int  # index of the last sampled turn, -1 for none
+    limit: int | None  # ids that the context holds
 
 
 class Template:
@@ -88,14 +89,22 @@ class Template:
     # -- the prompt ----------------------------------------------------------------------------
 
     def prompt(
-        self, turns: Sequence[Turn], new: Sequence[Turn], settings: Settings, *, prefill: str = ""
+        self,
+        turns: Sequence[Turn],
+        new: Sequence[Turn],
+        settings: Settings,
+        *,
+        prefill: str = "",
+        limit: int | None = None,
     ) -> Prompt:
         """The next request's prompt for a path and the messages added to it.
 
         ``prefill``: the answer begins with this text. InvalidInput if the template refuses the
-        conversation or does not show a new message.
+        conversation or does not show a new message. ``limit``: ids that the context holds;
+        ContextOverflow, before anything long is tokenized, if the prompt cannot leave one for the
+        answer. A shorter prompt may still turn out too long: whoever runs it counts.
         """
-        case = self._case((*turns, *new), settings)
+        case = self._case((*turns, *new), settings, limit)
         if case.last < 0:
             result = self._from_text(case, "first", "first", 0, array("I"))
         else:
@@ -132,7 +141,7 @@ class Template:
 
     # -- steps ---------------------------------------------------------------------------------
 
-    def _case(self, turns: tuple[Turn, ...], settings: Settings) -> _Case:
+    def _case(self, turns: tuple[Turn, ...], settings: Settings, limit: int | None) -> _Case:
         keep = self.facts.keep_switch
         if settings.history == "sampled" and keep:
             settings = replace(settings, switches={**settings.switches, keep: KEEP_SWITCHES[keep]})
@@ -148,6 +157,7 @@ class Template:
             text=text,
             digests=Digests(text, self.tokenizer),
             last=last,
+            limit=limit,
         )
 
     def _check_shown(self, turns: Sequence[Turn], view: View, text: str, start: int) -> None:
@@ -323,7 +333,9 @@ class Template:
         base: Ids,
     ) -> Prompt:
         """``base``, then the ids of N from character ``at`` on."""
-        encoded = self.tokenizer.encode(case.text[at:], base)
+        text = case.text[at:]
+        self._check_fits(len(base) + self.tokenizer.least_ids(text), case.limit)
+        encoded = self.tokenizer.encode(text, base)
         ids = base + encoded.ids
         places = [(at + mark.start, mark.num_ids) for mark in encoded.marks]
         before = self._before_opening(case.view, case.text)
@@ -358,6 +370,15 @@ class Template:
             rebuilt=rebuilt,
             opens_reasoning=self._renderer.opens_reasoning(ids),
         )
+
+    def _check_fits(self, least: int, limit: int | None) -> None:
+        if limit is not None and least >= limit:
+            raise ContextOverflow(
+                f"the prompt has at least {least:,} tokens and the context holds {limit:,},"
+                " the answer included: shorten it, or start a new chat",
+                least_tokens=least,
+                context_length=limit,
+            )
 
     # -- places in N ---------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import random
 import re
 import secrets
@@ -33,8 +34,12 @@ from radchat.engine.detokenize import (
     byte_table,
 )
 from radchat.engine.jinja_env import CompiledTemplate
+from radchat.engine.least_ids import LeastIds
 from radchat.engine.request import Ids
 from radchat.errors import InvalidInput, ModelBroken
+
+# One text at a time, and torch has its own threads: more would only be forked and warned about.
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 # Marks that are control wherever a vocabulary has them as added tokens, though often not "special".
 KNOWN_CONTROL = frozenset(
@@ -119,6 +124,7 @@ class Tokenizer:
         self._masks = {name: f"{self._mask_head}{n:05d}z" for n, name in enumerate(self._order)}
         self._unmask_scan = re.compile(self._mask_head + r"(\d{5})z")
         self._table = byte_table(spec, vocab, {e["id"]: e["content"] for e in added})
+        self._least = LeastIds(spec, self._table)
         self._make_twin(spec)
         self._probe()
 
@@ -140,9 +146,9 @@ class Tokenizer:
             ]
         )
         self._twin = twin
-        self._anchor_ids: list[int] = twin.encode(_ANCHOR, add_special_tokens=False).ids
+        self._anchor_ids = _ids(twin, _ANCHOR)
         # A layout that writes a space before every run must not do so in the middle of a text.
-        whole = twin.encode(f"{self._plain}x", add_special_tokens=False).ids
+        whole = _ids(twin, f"{self._plain}x")
         self._spaces_runs = self.decode(whole[1:]).startswith(" ")
 
     # -- text to ids ---------------------------------------------------------------------------
@@ -177,9 +183,16 @@ class Tokenizer:
         What it adds at the start (BOS) is left out if the text brings it along.
         """
         text = join_surrogates(text)
-        plain = self._real.encode(text, add_special_tokens=False).ids
-        full = self._real.encode(text, add_special_tokens=True).ids
+        plain = _ids(self._real, text)
+        full = _ids(self._real, text, add_special_tokens=True)
         return array("I", plain if full[:1] == plain[:1] else full)
+
+    def least_ids(self, text: str) -> int:
+        """No encoding of ``text`` (plain, or a masked rendering) has fewer ids than this.
+
+        Found without tokenizing, in a hundredth of the time; 0 where the layout allows no bound.
+        """
+        return self._least.of(self.unmask(join_surrogates(text)))
 
     def _left(self, after: Sequence[int]) -> str | None:
         """What stands to the left of a run: nothing, a stand-in, or text that never merges."""
@@ -195,9 +208,7 @@ class Tokenizer:
             return []
         text = self.unmask(text)
         try:
-            ids: list[int] = self._twin.encode(
-                f"{left or ''}{text}{right or ''}", add_special_tokens=False
-            ).ids
+            ids = _ids(self._twin, f"{left or ''}{text}{right or ''}")
         except (TypeError, UnicodeEncodeError) as error:
             raise InvalidInput(f"text cannot be tokenized: {error}") from error
         end = len(ids) - (right is not None)
@@ -282,7 +293,7 @@ class Tokenizer:
         dice = random.Random(8)
         for _ in range(NUM_PROBES):
             whole = probe_string(dice, self._order)
-            want = self._real.encode(whole, add_special_tokens=False).ids
+            want = _ids(self._real, whole)
             got = list(self.encode(whole).ids)
             if got != want:
                 raise ModelBroken(
@@ -292,6 +303,15 @@ class Tokenizer:
             ids = self.encode_text(name)
             if self.control_ids.intersection(ids) or max(ids, default=0) >= self.vocab_size:
                 raise ModelBroken(f"tokenizer: typed text {name!r} becomes a control token")
+
+
+def _ids(
+    tokenizer: tokenizers.Tokenizer, text: str, *, add_special_tokens: bool = False
+) -> list[int]:
+    """``encode`` holds the GIL to its end, seconds for a long text; a batch of one does not."""
+    (encoding,) = tokenizer.encode_batch([text], add_special_tokens=add_special_tokens)
+    ids: list[int] = encoding.ids
+    return ids
 
 
 def probe_string(dice: random.Random, control: list[str]) -> str:

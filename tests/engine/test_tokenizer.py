@@ -1,6 +1,7 @@
 import json
 import random
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -187,3 +188,27 @@ def test_text_that_goes_on_in_the_middle_gets_no_space_of_the_tokenizers(layout:
         more = ours.encode_text(text, before)
         assert ours.decode(before + more) == ours.decode(before) + text
     assert ours.encode_text("x", ours.encode("<s>").ids) == ours.encode("<s>x").ids[1:]
+
+
+def test_other_threads_run_while_a_long_text_is_tokenized() -> None:
+    ours, _ = make("gpt2")
+    text = "<|im_start|>" + "".join(f"word{i} and so on, " for i in range(20_000))
+    beats = 0
+    ended = threading.Event()
+
+    def beat() -> None:
+        nonlocal beats
+        while not ended.is_set():
+            beats += 1
+            time.sleep(0)
+
+    thread = threading.Thread(target=beat)
+    thread.start()
+    try:
+        for encode in (ours.encode, ours.encode_text, ours.encode_raw):
+            before = beats
+            encode(text)
+            assert beats - before > 50, encode  # with the GIL held: none to three
+    finally:
+        ended.set()
+        thread.join()
