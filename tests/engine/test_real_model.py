@@ -55,7 +55,8 @@ def fp32(smollm2: Path) -> LoadedModel:
 def theirs(smollm2: Path) -> Any:
     from transformers import AutoModelForCausalLM
 
-    return AutoModelForCausalLM.from_pretrained(smollm2, dtype=torch.float32).eval()
+    model: Any = AutoModelForCausalLM.from_pretrained(smollm2, dtype=torch.float32)
+    return model.eval()
 
 
 def all_logits(model: LoadedModel, ids: Ids) -> Tensor:
