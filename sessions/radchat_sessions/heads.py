@@ -128,9 +128,8 @@ class Heads(Reader):
         """Where ``-`` leads: the branch HEAD was on before this one (``at``). Raises NotFound."""
         now = at or self.head(session_id)
         rows = self._db.all(
-            "SELECT from_branch AS name FROM head_log "
-            "WHERE session = ? AND from_branch IS NOT NULL GROUP BY from_branch "
-            "ORDER BY max(seq) DESC",
+            "SELECT from_branch AS name FROM head_log WHERE session = ? "
+            "AND from_branch IS NOT NULL AND from_branch IS NOT to_branch GROUP BY from_branch ORDER BY max(seq) DESC",
             session_id,
         )
         for row in rows:
@@ -139,51 +138,69 @@ class Heads(Reader):
                 return Head(session_id, branch.name, branch.message, branch.name)
         raise NotFound("no previous branch")
 
-    def undo(self, session_id: str, turns: int = 1) -> Head:
-        """HEAD and its branch go back ``turns`` user turns; what was said stays, without a name."""
+    def undo(self, session_id: str, turns: int = 1, at: Head | None = None) -> Head:
+        """HEAD and its branch go back ``turns`` user turns; what was said stays, without a name.
+
+        ``at``: the HEAD an open chat holds goes back, and its branch if it still points there; the
+        result is without a branch if somebody else has moved that on.
+        """
         if turns < 1:
             raise Refused(f"undo {turns}: want 1 or more")
-        now = self.head(session_id)
+        now = at or self.head(session_id)
         target = self.back(now.message, turns)
-        with self._db.write():
-            if now.branch is not None:
-                self._log(session_id, now, (now.branch, target), "undo")
-                self._point(session_id, now.branch, target)
-            else:
-                self._move_head(session_id, None, target, "undo")
-        return self.head(session_id)
+        return self._step(session_id, now, now.branch, target, "undo", is_chats=at is not None)
 
-    def redo(self, session_id: str) -> Head:
-        """Take back the last undo that nothing has followed. Raises NotFound."""
-        row = self._undone(session_id)
+    def redo(self, session_id: str, at: Head | None = None) -> Head:
+        """Take back the undo that led here. Raises NotFound where none did, or it is taken back."""
+        now = at or self.head(session_id)
+        row = self._undone(session_id, now)
         if row is None:
             raise NotFound("nothing to redo")
         branch, message = row["from_branch"], row["from_message"]
-        now = self.head(session_id)
-        if (now.branch, now.message) != (row["to_branch"], row["to_message"]):
-            raise NotFound("nothing to redo: HEAD has moved since")
-        with self._db.write():
-            if branch is not None:
-                self._log(session_id, now, (branch, message), "redo")
-                self._point(session_id, branch, message)
-            else:
-                self._move_head(session_id, None, message, "redo")
-        return self.head(session_id)
+        return self._step(session_id, now, branch, message, "redo", is_chats=at is not None)
 
-    def _undone(self, session_id: str) -> dict[str, str | None] | None:
-        """The entry of the log to take back: undos and redos pair up like brackets."""
+    def _step(
+        self,
+        session_id: str,
+        now: Head,
+        branch: str | None,
+        message: str | None,
+        action: str,
+        *,
+        is_chats: bool,
+    ) -> Head:
+        """From ``now`` to ``message``, and ``branch`` with it if it stands at either."""
+        with self._db.write():
+            there = None if branch is None else self.find_branch(session_id, branch)
+            if there is None or there.message not in (now.message, message):
+                branch = None
+            if branch is None and not is_chats:
+                self._move_head(session_id, None, message, action)
+            else:
+                self._log(session_id, now, (branch, message), action)
+            if branch is not None:
+                self._point(session_id, branch, message)
+        if not is_chats:
+            return self.head(session_id)
+        return Head(session_id, branch, message, branch or now.last_branch)
+
+    def _undone(self, session_id: str, now: Head) -> dict[str, str | None] | None:
+        """The entry of the log to take back: undos to here and redos from here pair up like
+        brackets.
+        """
+        here = (now.branch, now.message)
         redone = 0
         for row in self._db.all(
-            "SELECT * FROM head_log WHERE session = ? ORDER BY seq DESC", session_id
+            "SELECT * FROM head_log WHERE session = ? AND action IN ('undo', 'redo') "
+            "ORDER BY seq DESC",
+            session_id,
         ):
             if row["action"] == "redo":
-                redone += 1
-            elif row["action"] != "undo":
-                return None
-            elif redone:
+                redone += (row["from_branch"], row["from_message"]) == here
+            elif (row["to_branch"], row["to_message"]) == here:
+                if not redone:
+                    return dict(row)
                 redone -= 1
-            else:
-                return dict(row)
         return None
 
     # -- labels ------------------------------------------------------------------------------------

@@ -61,6 +61,18 @@ class Span(NamedTuple):
     stop: int
 
 
+class Stand(NamedTuple):
+    """What a prompt stands on: the first ``kept`` ids of ``base``, a prompt, or with the ids of
+    ``answer`` after it; ``length`` ids in all.
+    """
+
+    base: str | None
+    answer: str | None
+    kept: int
+    length: int
+    tokenizer: str
+
+
 class Reader:
     def __init__(self, db: Database) -> None:
         self._db = db
@@ -242,7 +254,7 @@ class Reader:
             return Head(session_id, row["head_branch"], row["message"], row["head_branch"])
         last = self._db.one(
             "SELECT from_branch FROM head_log WHERE session = ? AND from_branch IS NOT NULL "
-            "ORDER BY seq DESC LIMIT 1",
+            "AND from_branch IS NOT to_branch ORDER BY seq DESC LIMIT 1",
             session_id,
         )
         name = "main" if last is None else last["from_branch"]
@@ -328,24 +340,52 @@ class Reader:
         )
         return None if row is None else Span(row["prompt"], row["start"], row["stop"])
 
-    def spans(self, session_id: str) -> dict[str, Span]:
-        """``span`` of every message of the session that has one, in two queries."""
-        shown = f"{SHOWN} SELECT id FROM reach"
+    def spans(self, session_id: str | None) -> dict[str, Span]:
+        """``span`` of every message of the session (None: of all) that has one, in two queries."""
+        shown = f"IN ({SHOWN} SELECT id FROM reach)" if session_id else "IS NOT NULL"
+        args = (session_id,) if session_id else ()
         found = {
             row["message"]: Span(row["prompt"], row["start"], row["stop"])
             for row in self._db.all(
                 "SELECT s.* FROM shares s JOIN prompts p ON p.id = s.prompt "
-                f"WHERE s.message IN ({shown}) ORDER BY p.seq DESC",  # the first prompt wins
-                session_id,
+                f"WHERE s.message {shown} ORDER BY p.seq DESC",  # the first prompt wins
+                *args,
             )
         }
         for row in self._db.all(
             "SELECT m.id, p.id AS prompt, p.length, length(m.out) / 4 AS out_len FROM messages m "
-            f"JOIN prompts p ON p.id = m.prompt WHERE m.id IN ({shown})",
-            session_id,
+            f"JOIN prompts p ON p.id = m.prompt WHERE m.id {shown}",
+            *args,
         ):
             found[row["id"]] = Span(row["prompt"], row["length"], row["length"] + row["out_len"])
         return found
+
+    def stands(self, session_id: str | None) -> dict[str, Stand]:
+        """Every prompt of the session's messages (None: of all), after what it stands on; without
+        reading any ids.
+        """
+        wanted = (
+            f"""{SHOWN}, wanted (id) AS (
+            SELECT m.prompt FROM messages m JOIN reach USING (id) WHERE m.prompt IS NOT NULL
+            UNION SELECT s.prompt FROM shares s JOIN reach r ON r.id = s.message
+            UNION SELECT coalesce(p.base_prompt, b.prompt) FROM wanted w JOIN prompts p USING (id)
+            LEFT JOIN messages b ON b.id = p.base_message
+            WHERE coalesce(p.base_prompt, b.prompt) IS NOT NULL)"""
+            if session_id
+            else "WITH wanted (id) AS (SELECT id FROM prompts)"
+        )
+        rows = self._db.all(
+            f"{wanted} SELECT p.id, p.kept, p.length, p.tokenizer, p.base_message, "
+            "coalesce(p.base_prompt, b.prompt) AS base FROM wanted JOIN prompts p USING (id) "
+            "LEFT JOIN messages b ON b.id = p.base_message ORDER BY p.seq",
+            *((session_id,) if session_id else ()),
+        )
+        return {
+            row["id"]: Stand(
+                row["base"], row["base_message"], row["kept"], row["length"], row["tokenizer"]
+            )
+            for row in rows
+        }
 
     def ids(self, message_id: str) -> Ids | None:
         """The path's ids up to the end of this message, as the engine saw them; None where it has

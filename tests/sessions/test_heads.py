@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from radchat_sessions.errors import NotFound, Refused
+from radchat_sessions.messages import Head
 from radchat_sessions.store import Store
-from tests.sessions.talk import Talk
+from tests.sessions.talk import Talk, given
 
 
 def test_the_second_of_two_turns_on_one_message_gets_a_branch_of_its_own(talk: Talk) -> None:
@@ -119,7 +120,7 @@ def test_redo_does_not_drag_back_a_branch_that_moved_since(talk: Talk) -> None:
     talk.turn("two", "2")
     talk.store.undo(talk.id)
     talk.store.set_branch(talk.id, "main", None)
-    with pytest.raises(NotFound, match="HEAD has moved"):
+    with pytest.raises(NotFound, match="nothing to redo"):
         talk.store.redo(talk.id)
     talk.store.set_branch(talk.id, "main", first.id)
     assert talk.words(talk.store.redo(talk.id).message) == ["one", "1", "two", "2"]
@@ -256,3 +257,48 @@ def test_labels_come_and_go(talk: Talk) -> None:
     assert not talk.store.remove_label(talk.id, answer.id, "good")
     assert talk.store.remove_label(talk.id, answer.id, kind="score")
     assert talk.store.labels(talk.id) == []
+
+
+def test_an_open_chat_undoes_and_redoes_from_its_own_head(talk: Talk) -> None:
+    """The stored HEAD stays where it is; the chat's branch goes along."""
+    first = talk.turn("one", "1")
+    talk.turn("two", "2")
+    talk.store.create_branch(talk.id, "side", first.id)
+    begun = talk.begin("three", parent=first.id, branch="side")
+    third = talk.finish(begun.answer_ids[0], "3")
+    talk.store.move_head(talk.id, branch="main")
+    own = Head(talk.id, "side", third.id, "side")
+    back = talk.store.undo(talk.id, at=own)
+    assert back == Head(talk.id, "side", first.id, "side")
+    assert talk.store.branch(talk.id, "side").message == first.id
+    assert talk.store.head(talk.id).branch == "main"
+    assert talk.store.previous(talk.id).branch == "side"
+    with pytest.raises(NotFound):
+        talk.store.redo(talk.id)  # of the stored HEAD nothing was undone
+    assert talk.store.redo(talk.id, at=back) == own
+    assert talk.store.branch(talk.id, "side").message == third.id
+    with pytest.raises(NotFound):
+        talk.store.redo(talk.id, at=own)
+
+
+def test_an_open_chat_that_undoes_a_branch_that_moved_on_leaves_it(talk: Talk) -> None:
+    first = talk.turn("one", "1")
+    second = talk.turn("two", "2")
+    third = talk.turn("three", "3")
+    own = Head(talk.id, "main", second.id, "main")  # it did not hear of three
+    back = talk.store.undo(talk.id, at=own)
+    assert back == Head(talk.id, None, first.id, "main")
+    assert talk.store.branch(talk.id, "main").message == third.id
+    assert talk.store.redo(talk.id, at=back) == Head(talk.id, None, second.id, "main")
+
+
+def test_the_stands_of_a_session_come_after_what_they_stand_on(talk: Talk) -> None:
+    answers = [talk.turn("one", "1"), talk.turn("two", "2"), talk.turn("three", "3")]
+    stands = talk.store.stands(talk.id)
+    prompts = [given(answer.prompt) for answer in answers]
+    assert list(stands) == prompts
+    assert [stands[p].base for p in prompts] == [None, *prompts[:2]]
+    assert [stands[p].answer for p in prompts] == [None, answers[0].id, answers[1].id]
+    assert [stands[p].length for p in prompts] == [talk.store.prompt(p).length for p in prompts]
+    assert talk.store.stands(None) == stands
+    assert talk.store.spans(None) == talk.store.spans(talk.id)
