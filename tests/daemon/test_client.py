@@ -103,7 +103,7 @@ def test_a_holder_of_the_lock_that_never_listens_is_named_in_time(
     assert waits
 
 
-def test_who_asks_is_a_terminal_or_tmux_pane_and_a_folder(
+def test_who_asks_is_a_tmux_pane_a_terminal_or_a_script_and_a_folder(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -126,7 +126,8 @@ def test_who_asks_is_a_terminal_or_tmux_pane_and_a_folder(
         env=environ,
         check=True,
     )
-    assert json.loads(out.stdout) == {"terminal": None, "folder": str(tmp_path)}
+    script = f"sid:{os.getsid(0)}"  # no terminal: what runs in one login session or one script
+    assert json.loads(out.stdout) == {"terminal": script, "folder": str(tmp_path)}
 
 
 def test_a_folder_removed_under_us_is_no_error(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
