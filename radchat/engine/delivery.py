@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from collections import Counter
 from collections.abc import Callable, Sequence
 
 from torch import Tensor
@@ -48,7 +47,7 @@ class Delivery:
     def choice(self, group: Group, index: int, ids: Ids) -> Choice:
         words = Words(*self._text(group.request))
         request = group.request
-        said = Counter(request.ids[len(request.ids) - request.said :])
+        said = request.ids[len(request.ids) - request.said :]
         return Choice(group, index, ids, words, sampling.Seen(request.ids, said))
 
     def start(self, choice: Choice, events: list[Event]) -> None:

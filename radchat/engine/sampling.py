@@ -12,10 +12,14 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from radchat.engine import philox
@@ -25,19 +29,72 @@ from radchat.errors import ModelBroken
 # −log(−log u) of a 32-bit u lies within −3.131 … 22.874: a token whose logit/T is further than
 # their distance below the best one can not win, so it need not be drawn for
 NOISE_SPAN = 26.01
-_HEAD = 64  # best tokens that are drawn for first where many survive
-_NUCLEUS_GUESS = 512  # top-p rarely keeps more; if it does, the whole row is sorted
+_BINS = 2048  # of the scores within NOISE_SPAN, to find a big nucleus without sorting it
+_SORTABLE = 2048  # this many scores are sorted as they are
+_REACHES = (3.0, 6.0)  # below the best score: where a nucleus mostly ends
+
+Scores: TypeAlias = "NDArray[np.float64]"
 
 
-@dataclass(slots=True)
-class Seen:
-    """What penalties look at: the prompt's ids, and how often each id has been put out."""
+class Tally:
+    """Different ids with their number of occurrences, in arrays that grow: no step counts anew."""
 
-    prompt: Ids = field(default_factory=lambda: array("I"))
-    counts: dict[int, int] = field(default_factory=dict)
+    __slots__ = ("_ids", "_place", "_times")
+
+    def __init__(self, ids: Iterable[int] = ()) -> None:
+        counts = Counter(ids)
+        self._place = {token: place for place, token in enumerate(counts)}
+        self._ids = np.array(list(counts), dtype=np.int64)
+        self._times = np.array(list(counts.values()), dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self._place)
 
     def add(self, token: int) -> None:
-        self.counts[token] = self.counts.get(token, 0) + 1
+        place = self._place.setdefault(token, len(self._place))
+        if place == len(self._ids):
+            more = np.zeros(max(64, place), dtype=np.int64)
+            self._ids = np.concatenate([self._ids, more])
+            self._times = np.concatenate([self._times, more])
+        self._ids[place] = token
+        self._times[place] += 1
+
+    @property
+    def ids(self) -> NDArray[np.int64]:
+        """In order of first occurrence, [n]."""
+        return self._ids[: len(self)]
+
+    @property
+    def times(self) -> NDArray[np.int64]:
+        return self._times[: len(self)]
+
+
+class Seen:
+    """What penalties look at: the prompt's ids, and how often each id has been put out.
+
+    The prompt is read once, when a penalty first asks for it.
+    """
+
+    __slots__ = ("_all", "_prompt", "output")
+
+    def __init__(self, prompt: Ids | None = None, output: Iterable[int] = ()) -> None:
+        self._prompt: Ids = array("I") if prompt is None else prompt
+        self._all: Tally | None = None
+        self.output = Tally(output)
+
+    def add(self, token: int) -> None:
+        self.output.add(token)
+        if self._all is not None:
+            self._all.add(token)
+
+    @property
+    def all(self) -> Tally:
+        """Prompt and output together."""
+        if self._all is None:
+            self._all = Tally(self._prompt)
+            for token in self.output.ids.tolist():
+                self._all.add(token)
+        return self._all
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +131,6 @@ def sample(
             row.masked_fill(~allowed, -math.inf) for row, allowed in zip(rows, mask, strict=True)
         ]
     results: list[Drawn | ModelBroken | None] = [None] * len(draws)
-    noisy: list[tuple[int, Tensor, Tensor]] = []  # draw, survivors' ids, their logit/T
     for index, (draw, row) in enumerate(zip(draws, rows, strict=True)):
         best = float(row.max())  # NaN anywhere makes this NaN
         if not math.isfinite(best):
@@ -82,30 +138,30 @@ def sample(
         elif draw.params.temperature == 0:
             results[index] = _drawn(logits, draw, int(row.argmax()))
         else:
-            noisy.append((index, *survivors(row, best, draw.params)))
-    wanted = [(draws[index], ids, scores) for index, ids, scores in noisy]
-    for (index, _, _), token in zip(noisy, _winners(wanted, logits.shape[1]), strict=True):
-        results[index] = _drawn(logits, draws[index], token)
+            scores = survivors(row.cpu().numpy(), best, draw.params)
+            results[index] = _drawn(logits, draw, _winner(scores, draw))
     return [result for result in results if result is not None]
 
 
-def survivors(row: Tensor, best: float, params: SamplingParams) -> tuple[Tensor, Tensor]:
-    """Ids that may be drawn and their (logit − best) / T, float64.
+def survivors(row: NDArray[np.float32], best: float, params: SamplingParams) -> Scores:
+    """(logit − best) / T of each id that may be drawn, −inf for the others; [vocab].
 
     Each filter is a threshold, so ties at its edge stay in, as in transformers. Tokens beyond the
-    noise's reach are left out from the start: all together they hold less than 1e-6.
+    noise's reach are left out first: all together they hold less than 1e-6.
     """
-    near = (row >= best - 1.01 * NOISE_SPAN * params.temperature).nonzero().flatten()
-    scaled = (row[near].double() - best) / params.temperature  # the best is at 0: no overflow
+    scores = row.astype(np.float64)
+    with np.errstate(over="ignore"):  # a tiny T makes all but the best, at 0, minus infinity
+        scores -= best
+        scores /= params.temperature
     keep = -NOISE_SPAN
-    if 0 < params.top_k < len(scaled):
-        keep = max(keep, float(scaled.topk(params.top_k).values[-1]))
+    if 0 < params.top_k < len(scores):
+        keep = max(keep, float(np.partition(scores, -params.top_k)[-params.top_k]))
     if params.min_p > 0:
         keep = max(keep, math.log(params.min_p))
     if params.top_p < 1:
-        keep = max(keep, _nucleus(scaled[scaled >= keep], params.top_p))
-    kept = scaled >= keep
-    return near[kept], scaled[kept]
+        keep = max(keep, _nucleus(scores[scores >= keep], params.top_p))
+    scores[scores < keep] = -np.inf
+    return scores
 
 
 def token_logprobs(logits: Tensor, ids: Sequence[int], num_top: int) -> list[TokenLogprob]:
@@ -160,75 +216,53 @@ def _penalised(row: Tensor, draw: Draw) -> Tensor:
         return row
     row = row.clone()
     if params.repetition_penalty != 1:
-        ids = torch.tensor(sorted({*seen.prompt, *seen.counts}), device=row.device)
+        ids = _on(row, seen.all.ids)
         values = row[ids]
         scale = params.repetition_penalty
         row[ids] = torch.where(values < 0, values * scale, values / scale)
-    if seen.counts and (params.presence_penalty or params.frequency_penalty):
-        ids = torch.tensor(list(seen.counts), device=row.device)
-        times = torch.tensor(list(seen.counts.values()), device=row.device)
-        row[ids] -= params.presence_penalty + params.frequency_penalty * times
+    if len(seen.output) and (params.presence_penalty or params.frequency_penalty):
+        times = _on(row, seen.output.times)
+        minus = params.presence_penalty + params.frequency_penalty * times
+        row[_on(row, seen.output.ids)] -= minus
     if params.logit_bias:
         ids = torch.tensor(list(params.logit_bias), device=row.device)
         row[ids] += torch.tensor(list(params.logit_bias.values()), device=row.device)
     return row
 
 
-def _nucleus(scaled: Tensor, top_p: float) -> float:
-    """The lowest score of the smallest set of best tokens that holds top_p of the probability."""
-    total = torch.logsumexp(scaled, 0)
-    for size in (min(_NUCLEUS_GUESS, len(scaled)), len(scaled)):
-        ordered = scaled.topk(size).values
-        held = (ordered - total).exp().cumsum(0)
-        inside = int((held < top_p).sum())
-        if inside < size:
-            return float(ordered[inside])
-    return -math.inf  # rounding kept the sum of all below top_p
+def _on(row: Tensor, numbers: NDArray[np.int64]) -> Tensor:
+    return torch.from_numpy(numbers).to(row.device)
 
 
-def _winners(wanted: Sequence[tuple[Draw, Tensor, Tensor]], vocab_size: int) -> list[int]:
-    """Per draw the argmax of score + noise over its ids; rows of few survivors share a call."""
-    winners: list[int] = [0] * len(wanted)
-    few: list[int] = []
-    for index, (draw, ids, scores) in enumerate(wanted):
-        if len(ids) * 4 > vocab_size:
-            winners[index] = _winner_of_many(draw, ids, scores, vocab_size)
-        else:
-            few.append(index)
-    noise = _gumbels([wanted[index][:2] for index in few])
-    for index, part in zip(few, noise, strict=True):
-        _, ids, scores = wanted[index]
-        winners[index] = int(ids[(scores + part).argmax()])
-    return winners
+def _nucleus(scores: Scores, top_p: float) -> float:
+    """The lowest score of the smallest set of best tokens that holds top_p of the probability.
 
-
-def _winner_of_many(draw: Draw, ids: Tensor, scores: Tensor, vocab_size: int) -> int:
-    """The same argmax. The best tokens set a mark that the others pass only with rare noise, so
-    two logarithms are taken of a few ids and not of the whole vocabulary.
+    Only those are sorted among which the set ends: mostly a few best ones hold it, else they are
+    found by the probability in each of _BINS equal steps of score.
     """
-    head = scores.topk(min(_HEAD, len(scores)))
-    (noise,) = _gumbels([(draw, ids[head.indices])])
-    mark = float((head.values + noise).max()) - float(head.values[-1])  # noise the rest needs
-    seed, position, choice = draw.params.seed, draw.position, draw.choice
-    u = philox.uniforms_of_all(seed, position, choice, vocab_size, str(ids.device))[ids]
-    rare = u >= math.exp(-math.exp(-mark)) * (1 - 1e-12)
-    rare[head.indices] = True
-    passed = scores[rare] + _gumbel(u[rare])
-    return int(ids[rare][passed.argmax()])
+    held, wanted = 0.0, top_p * float(np.exp(scores).sum())
+    for reach in _REACHES:
+        near = scores[scores >= -reach]
+        if float(np.exp(near).sum()) >= wanted:
+            scores = near
+            break
+    if len(scores) > _SORTABLE:
+        steps = (scores * (-_BINS / NOISE_SPAN)).astype(np.int64)
+        sums = np.bincount(steps, np.exp(scores)).cumsum()
+        last = min(int((sums < wanted).sum()), len(sums) - 1)
+        held = float(sums[last - 1]) if last else 0.0
+        scores = scores[steps == last]
+    ordered = np.sort(scores)[::-1]
+    inside = int((np.exp(ordered).cumsum() + held < wanted).sum())
+    return float(ordered[min(inside, len(ordered) - 1)])  # rounding may leave all below
 
 
-def _gumbels(wanted: Sequence[tuple[Draw, Tensor]]) -> list[Tensor]:
-    """Noise for the ids of each draw, in one call."""
-    if not wanted:
-        return []
-    lengths = [len(ids) for _, ids in wanted]
-    place = torch.tensor(
-        [[philox.signed(draw.params.seed), draw.position, draw.choice] for draw, _ in wanted]
-    ).repeat_interleave(torch.tensor(lengths), dim=0)
-    ids = torch.cat([ids for _, ids in wanted])
-    seeds, positions, choices = place.to(ids.device).unbind(1)
-    return list(torch.split(_gumbel(philox.uniforms(seeds, positions, choices, ids)), lengths))
-
-
-def _gumbel(u: Tensor) -> Tensor:
-    return -(-u.log()).log()
+def _winner(scores: Scores, draw: Draw) -> int:
+    """The id with the highest score + noise, of those that have a score."""
+    place = draw.params.seed, draw.position, draw.choice
+    ids = np.flatnonzero(scores > -np.inf)
+    if len(ids) * 4 > len(scores):
+        u = philox.uniforms_of_all(*place, len(scores))
+        return int((scores - np.log(-np.log(u))).argmax())
+    noise = -np.log(-np.log(philox.uniforms(*place, ids)))
+    return int(ids[(scores[ids] + noise).argmax()])

@@ -305,7 +305,7 @@ def test_noise_is_that_of_the_tokens_own_place_in_the_sequence() -> None:
         logits = torch.full((engine.model.vocab_size,), -20.0, dtype=torch.float64)
         for each, score in random_scores(whole).items():
             logits[each] = score
-        u = philox.uniforms_of_all(8, len(whole), 2, len(logits), "cpu")
+        u = torch.from_numpy(philox.uniforms_of_all(8, len(whole), 2, len(logits)))
         assert token == int((logits - (-u.log()).log()).argmax())
         whole.append(token)
 
