@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from radchat.config import Config
-from radchat.daemon import views
 from radchat.daemon.arguments import ChatHead
 from radchat.daemon.desk import Desk
 from radchat.daemon.engines import Engines
-from radchat.daemon.finding import Place, find_session, stands
+from radchat.daemon.finding import (
+    Place,
+    find_session,
+    find_store,
+    is_of,
+    point_of,
+    split_ref,
+    stands,
+    target_of,
+)
+from radchat.daemon.held import Held, Snapshot, cuts
 from radchat.daemon.worker import Worker
+from radchat.errors import InvalidInput
 from radchat.paths import Places
 from radchat.protocol import Where
-from radchat_sessions.errors import NotFound as StoreNotFound
+from radchat_sessions import refs
 from radchat_sessions.messages import Session
 from radchat_sessions.store import Store
 
@@ -31,13 +42,36 @@ class Base:
         self, where: Where, session: str | None, head: ChatHead | None
     ) -> tuple[Store, Place]:
         """The session meant, in the store that has it, and where in it one stands."""
-        stored, ephemeral = self._desk.stored, self._desk.ephemeral
-        if session is not None:
-            try:
-                return ephemeral, stands(ephemeral, ephemeral.find_session(session), head)
-            except StoreNotFound:
-                pass
-        return stored, stands(stored, find_session(stored, session, where), head)
+        store = find_store(self._desk, session)
+        return store, stands(store, find_session(store, session, where), head)
+
+    def _at(
+        self, where: Where, session: str | None, head: ChatHead | None, ref: str
+    ) -> tuple[Store, Place, str]:
+        """The place a REF is seen from, and the REF there: ``SESSION:REF`` is seen from that
+        session's HEAD, in whichever store it is; from a chat's own where it names the chat's.
+        """
+        named, rest = split_ref(ref)
+        if named is None:
+            return *self._place(where, session, head), ref
+        store = find_store(self._desk, named)
+        other = store.find_session(named)
+        own = head if is_of(self._desk, session, other.id) else None
+        return store, stands(store, other, own), rest
+
+    def _target(
+        self, where: Where, session: str | None, head: ChatHead | None, ref: str
+    ) -> tuple[Store, Place, refs.Target]:
+        """The message a REF names, and where one stands in its session."""
+        store, place, ref = self._at(where, session, head, ref)
+        return store, place, target_of(store, place, ref)
+
+    def _point(
+        self, where: Where, session: str | None, head: ChatHead | None, ref: str
+    ) -> tuple[Store, Place, refs.Point]:
+        """Where ``fork`` and ``switch`` go, and where one stands in that session."""
+        store, place, ref = self._at(where, session, head, ref)
+        return store, *point_of(store, place, ref)
 
     def _use(self, store: Store, place: Place, where: Where) -> None:
         store.use(place.session.id, terminal=where["terminal"], folder=where["folder"])
@@ -52,27 +86,32 @@ class Base:
         loaded = self._engines.loaded
         return None if loaded is None else loaded.engine.stats()
 
-    def _paths(self, store: Store, session: Session) -> list[views.Path]:
+    async def _snapshot(self) -> Snapshot | None:
+        """What the loaded model's cache holds now; None without one."""
         loaded = self._engines.loaded
         if loaded is None:
-            return []
-        return views.paths_of(store, session.id, store.messages(session.id), loaded.tokenizer.hash)
+            return None
+        cache, tokenizer = loaded.engine.cache, loaded.tokenizer.hash
+        return await self._worker.call(lambda: Snapshot(cache, tokenizer))
 
-    async def _probe(self, paths: list[views.Path]) -> dict[str, views.Held]:
-        loaded = self._engines.loaded
-        if loaded is None or not paths:
-            return {}
-        return await self._worker.call(lambda: views.probe(loaded.engine, paths))
-
-    async def _forget(self, paths: list[views.Path], doomed: set[str]) -> int:
+    async def _forget(
+        self, snapshot: Snapshot | None, held: Mapping[str, Held], doomed: set[str]
+    ) -> int:
         """Evict the KV that only these messages use; tokens freed."""
         loaded = self._engines.loaded
-        if loaded is None:
+        if loaded is None or snapshot is None:
             return 0
-        cuts = views.cuts(paths, doomed)
+        paths = cuts(snapshot, held, doomed)
         return await self._worker.call(
-            lambda: sum(loaded.engine.forget(ids, start) for ids, start in cuts)
+            lambda: sum(loaded.engine.forget(ids, start) for ids, start in paths)
         )
+
+
+def at_least(least: int, **numbers: int | None) -> None:
+    """Raises InvalidInput that names the argument which is less; None is not given."""
+    for name, number in numbers.items():
+        if number is not None and number < least:
+            raise InvalidInput(f"{name}: want {least} or more (got {number})", field=name)
 
 
 def session_json(session: Session) -> dict[str, Any]:

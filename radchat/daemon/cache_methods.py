@@ -3,62 +3,57 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from radchat.daemon import views
 from radchat.daemon.arguments import ChatHead
-from radchat.daemon.finding import target_of
+from radchat.daemon.base import at_least
+from radchat.daemon.engines import Loaded
+from radchat.daemon.held import Held, Snapshot, held_of, owners
 from radchat.daemon.tree_methods import TreeMethods
 from radchat.errors import UsageError
 from radchat.protocol import Where
 
+SHOWN_TOKENS = 24  # of a node's words
+
 
 class CacheMethods(TreeMethods):
-    async def cache_stats(
-        self, where: Where | None = None, session: str | None = None
-    ) -> dict[str, Any]:
+    async def cache_stats(self) -> dict[str, Any]:
         loaded = self._engines.loaded
-        model = None if loaded is None else {"model": loaded.name, "dtype": loaded.dtype}
-        return {**views.stats_json(self._stats()), **(model or {})}
+        return {
+            **views.stats_json(self._stats()),
+            "model": None if loaded is None else loaded.name,
+            "dtype": None if loaded is None else loaded.dtype,
+        }
 
-    async def cache_ls(
-        self,
-        where: Where | None = None,
-        by: Literal["lru", "size"] = "lru",
-        session: str | None = None,
-    ) -> dict[str, Any]:
-        rows, about = await self._nodes()
-        now = time.time()
-        entries: list[dict[str, Any]] = []
-        for row in rows:
-            serves = about.serves.get(row.id, [])
-            entries.append(
-                {
-                    "rank": row.rank,
-                    "node": row.id,
-                    "tokens": row.end - row.start,
-                    "frees": row.frees * about.page_size,
-                    "tier": "G",
-                    "locks": row.locks,
-                    "last_used_s": max(0.0, now - row.last_used),
-                    "hits": row.hits,
-                    "session": about.session_of.get(serves[-1]) if serves else None,
-                    "name": about.name_of.get(serves[-1]) if serves else None,
-                    "message": serves[-1] if serves else None,
-                    "text": about.text_of(row),
-                }
-            )
+    async def cache_ls(self, by: Literal["lru", "size"] = "lru") -> dict[str, Any]:
+        rows = await self._nodes()
         if by == "size":
-            entries.sort(key=lambda e: -e["tokens"])
-        else:
-            entries.sort(key=lambda e: (e["rank"] is None, e["rank"]))
+            rows.sort(key=lambda row: -row.tokens)
+        else:  # those that something relies on last
+            rows.sort(key=lambda row: row.rank or len(rows) + 1)
+        entries = [
+            {
+                "rank": row.rank,
+                "node": row.id,
+                "tokens": row.tokens,
+                "frees": row.frees,
+                "tier": "G",
+                "locks": row.locks,
+                "last_used_s": row.last_used_s,
+                "hits": row.hits,
+                "session": row.session,
+                "name": row.name,
+                "message": row.messages[-1] if row.messages else None,
+                "text": row.text,
+            }
+            for row in rows
+        ]
         return {"entries": entries}
 
-    async def cache_tree(
-        self, where: Where | None = None, session: str | None = None
-    ) -> dict[str, Any]:
-        rows, about = await self._nodes()
-        now = time.time()
+    async def cache_tree(self) -> dict[str, Any]:
         return {
             "nodes": [
                 {
@@ -66,17 +61,17 @@ class CacheMethods(TreeMethods):
                     "parent": row.parent,
                     "depth": row.depth,
                     "start": row.start,
-                    "end": row.end,
-                    "tokens_text": about.text_of(row),
+                    "end": row.start + row.tokens,
+                    "tokens_text": row.text,
                     "pages": row.pages,
                     "locks": row.locks,
-                    "last_used_s": max(0.0, now - row.last_used),
+                    "last_used_s": row.last_used_s,
                     "hits": row.hits,
                     "tier": "G",
                     "lru_rank": row.rank,
-                    "messages": about.serves.get(row.id, []),
+                    "messages": row.messages,
                 }
-                for row in rows
+                for row in await self._nodes()
             ]
         }
 
@@ -89,84 +84,113 @@ class CacheMethods(TreeMethods):
         head: ChatHead | None = None,
     ) -> dict[str, Any]:
         """Forget so many tokens in eviction order, or those of a message and what follows it."""
-        loaded = self._engines.loaded
-        if loaded is None:
+        at_least(0, tokens=tokens)
+        if (ref is None) == (tokens is None):
+            raise UsageError("evict: want a REF, or a number of tokens")
+        loaded, snapshot = self._engines.loaded, await self._snapshot()
+        if loaded is None or snapshot is None:
             return {"freed_tokens": 0}
         engine = loaded.engine
-        size = engine.cache.page_size
         if tokens is not None:
-            freed = await self._worker.call(lambda: engine.evict(-(-tokens // size)))
-            return {"freed_tokens": freed * size}
-        if ref is None:
-            raise UsageError("evict: want a REF or a number of tokens")
+            freed = await self._worker.call(lambda: engine.evict(-(-tokens // snapshot.page_size)))
+            return {"freed_tokens": freed * snapshot.page_size}
+        assert ref is not None
 
-        def look() -> tuple[list[views.Path], set[str]]:
-            store, place = self._place(where, session, head)
-            target = target_of(store, place, ref)
+        def look() -> tuple[dict[str, Held], set[str]]:
+            store, _, target = self._target(where, session, head, ref)
             below = views.subtree(store.messages(target.session), target.message)
-            return self._paths(store, store.session(target.session)), {m.id for m in below}
+            return held_of(store, target.session, snapshot), {m.id for m in below}
 
-        paths, doomed = await self._desk.run(look)
-        return {"freed_tokens": await self._forget(paths, doomed)}
+        held, doomed = await self._desk.run(look)
+        return {"freed_tokens": await self._forget(snapshot, held, doomed)}
 
-    async def cache_clear(
-        self,
-        where: Where | None = None,
-        all: bool = False,  # noqa: A002 - the flag's name; one tier so far
-        session: str | None = None,
-    ) -> dict[str, Any]:
+    async def cache_clear(self) -> dict[str, Any]:
         loaded = self._engines.loaded
         if loaded is None:
             return {"freed_tokens": 0}
         freed = await self._worker.call(loaded.engine.clear)
         return {"freed_tokens": freed * loaded.engine.cache.page_size}
 
-    async def _nodes(self) -> tuple[list[views.NodeRow], _About]:
-        loaded = self._engines.loaded
-        if loaded is None:
-            return [], _About(1, {}, {}, {}, None)
-        engine = loaded.engine
+    async def _nodes(self) -> list[_Row]:
+        """Every node of the radix tree: its place in the eviction order, whom it serves, its words.
 
-        def look() -> tuple[list[views.Path], dict[str, str], dict[str, str]]:
-            paths: list[views.Path] = []
-            session_of: dict[str, str] = {}
-            name_of: dict[str, str] = {}
+        Asked of the messages whose ids are in the tree, not of every message there is.
+        """
+        loaded, snapshot = self._engines.loaded, await self._snapshot()
+        if loaded is None or snapshot is None:
+            return []
+
+        def look() -> list[_Row]:
+            held: dict[str, Held] = {}
+            session_of: dict[str, tuple[str | None, str | None]] = {}
             for store in (self._desk.stored, self._desk.ephemeral):
-                for summary in store.sessions():
-                    mine = self._paths(store, summary.session)
-                    paths.extend(mine)
-                    for path in mine:
-                        for part in path.parts:
-                            session_of.setdefault(part.message, summary.session.id)
-                            name_of.setdefault(part.message, summary.session.name)
-            return paths, session_of, name_of
+                mine = held_of(store, None, snapshot)
+                names: dict[str | None, str | None] = {None: None}
+                for message in mine:
+                    origin = store.message(message).origin
+                    if origin not in names:
+                        names[origin] = store.session(str(origin)).name
+                    session_of[message] = origin, names[origin]
+                held |= mine
+            return _rows(snapshot, loaded, owners(held), session_of)
 
-        paths, session_of, name_of = await self._desk.run(look)
-        rows, held = await self._worker.call(
-            lambda: (views.node_rows(engine), views.probe(engine, paths))
+        return await self._desk.run(look)
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A node as it is listed."""
+
+    id: int
+    parent: int | None
+    depth: int
+    start: int
+    tokens: int
+    pages: int
+    locks: int
+    last_used_s: float
+    hits: int
+    rank: int | None  # 1 goes first
+    frees: int  # tokens
+    text: str
+    messages: list[str]
+    session: str | None
+    name: str | None
+
+
+def _rows(
+    snapshot: Snapshot,
+    loaded: Loaded,
+    serves: Mapping[int, list[str]],
+    session_of: Mapping[str, tuple[str | None, str | None]],
+) -> list[_Row]:
+    rank: dict[int, int] = {}
+    frees: dict[int, int] = {}
+    for step in snapshot.plan:
+        rank.setdefault(step.node_id, len(rank) + 1)
+        frees[step.node_id] = frees.get(step.node_id, 0) + step.pages * snapshot.page_size
+    now = time.time()
+    rows = []
+    for node in snapshot.nodes:
+        messages = serves.get(node.id, [])
+        session, name = session_of[messages[-1]] if messages else (None, None)
+        rows.append(
+            _Row(
+                id=node.id,
+                parent=node.parent,
+                depth=node.depth,
+                start=node.start,
+                tokens=node.end - node.start,
+                pages=len(node.pages),
+                locks=node.lock_ref,
+                last_used_s=max(0.0, now - node.last_used),
+                hits=node.hits,
+                rank=rank.get(node.id),
+                frees=frees.get(node.id, 0),
+                text=str(loaded.tokenizer.decode(node.tokens[:SHOWN_TOKENS])),
+                messages=messages,
+                session=session,
+                name=name,
+            )
         )
-        about = _About(
-            engine.cache.page_size, views.owners(held), session_of, name_of, loaded.tokenizer
-        )
-        return rows, about
-
-
-class _About:
-    """Whom the nodes serve, and their words."""
-
-    def __init__(
-        self,
-        page_size: int,
-        serves: dict[int, list[str]],
-        session_of: dict[str, str],
-        name_of: dict[str, str],
-        tokenizer: Any,
-    ) -> None:
-        self.page_size, self.serves = page_size, serves
-        self.session_of, self.name_of = session_of, name_of
-        self._tokenizer = tokenizer
-
-    def text_of(self, row: views.NodeRow, num_tokens: int = 24) -> str:
-        return (
-            "" if self._tokenizer is None else str(self._tokenizer.decode(row.tokens[:num_tokens]))
-        )
+    return rows

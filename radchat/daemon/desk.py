@@ -1,7 +1,7 @@
 """The one thread that owns the session stores and the templates' tokenizers.
 
 SQLite connections and tokenizers belong to one thread each; both are used in short turns, so one
-thread serves both, in order. Sessions of ``--ephemeral`` chats live in a second store in memory.
+thread serves both, in order.
 """
 
 from __future__ import annotations
@@ -32,12 +32,35 @@ def translate(error: store_errors.StoreError) -> errors.RadchatError:
     return cls(error.message, **({"matches": list(matches)} if matches else {}))
 
 
+class EphemeralStore(Store):
+    """Sessions of ``--ephemeral`` chats: in memory, each known to its own terminal only.
+
+    Their names keep away from those of stored sessions, never the other way round: nothing on disk
+    tells that they were.
+    """
+
+    beside: Store
+
+    def use(
+        self,
+        session_id: str,
+        *,
+        terminal: str | None = None,
+        folder: str | None = None,
+        only_terminal: bool = True,  # noqa: ARG002 - always
+    ) -> None:
+        super().use(session_id, terminal=terminal, folder=folder, only_terminal=True)
+
+    def _session_names(self, but: str | None = None) -> set[str]:
+        return super()._session_names(but) | self.beside._session_names()  # noqa: SLF001 - a Store
+
+
 class Desk:
     def __init__(self, places: Places) -> None:
         self._places = places
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="desk")
         self.stored: Store  # set by open
-        self.ephemeral: Store
+        self.ephemeral: EphemeralStore
 
     async def open(self) -> None:
         """Open the database, migrate it, recover what the last daemon left unfinished."""
@@ -46,7 +69,8 @@ class Desk:
             private_folder(self._places.data)
             private_folder(self._places.running)
             self.stored = Store.open(self._places.database, running_dir=self._places.running)
-            self.ephemeral = Store.open(IN_MEMORY)
+            self.ephemeral = EphemeralStore.open(IN_MEMORY)
+            self.ephemeral.beside = self.stored
 
         await self.run(opening)
 

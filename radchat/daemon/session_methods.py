@@ -4,20 +4,28 @@ from __future__ import annotations
 
 from typing import Any
 
-from radchat.daemon import views
 from radchat.daemon.base import Base, session_json
-from radchat.daemon.finding import new_session, stands
-from radchat.errors import Busy
+from radchat.daemon.finding import find_session, find_store, moved, new_session, stands
+from radchat.daemon.held import Held, Snapshot, held_of
+from radchat.errors import Busy, NotFound
 from radchat.protocol import Where
+from radchat_sessions.errors import NotFound as StoreNotFound
 from radchat_sessions.messages import Removed, Session
+
+_Gone = tuple[Session, dict[str, Held], Removed]
 
 
 class SessionMethods(Base):
     async def sessions_list(self, where: Where, session: str | None = None) -> dict[str, Any]:
+        """All, the last used first; one of them is current: the one named, else this place's."""
+
         def work() -> dict[str, Any]:
+            try:
+                current = self._place(where, session, None)[1].session.id
+            except (StoreNotFound, NotFound):
+                current = None
             rows = []
             for store in (self._desk.stored, self._desk.ephemeral):
-                current = store.current_session(where["terminal"], where["folder"])
                 for summary in store.sessions():
                     each = summary.session
                     rows.append(
@@ -27,7 +35,7 @@ class SessionMethods(Base):
                             "branches": summary.branches,
                             "head": summary.head.message,
                             "branch": summary.head.branch,
-                            "current": current is not None and current.id == each.id,
+                            "current": each.id == current,
                             "ephemeral": store is self._desk.ephemeral,
                         }
                     )
@@ -64,25 +72,21 @@ class SessionMethods(Base):
 
         return await self._desk.run(work)
 
-    async def sessions_rm(
-        self,
-        where: Where,
-        sessions: list[str],
-        session: str | None = None,
-    ) -> dict[str, Any]:
+    async def sessions_rm(self, where: Where, sessions: list[str]) -> dict[str, Any]:
         """Delete sessions, and forget the KV only they used; messages others share stay."""
         removed = []
         for ref in sessions:
+            snapshot = await self._snapshot()
 
-            def work(ref: str = ref) -> tuple[Session, list[views.Path], Removed]:
+            def work(ref: str = ref, snapshot: Snapshot | None = snapshot) -> _Gone:
                 store, place = self._place(where, ref, None)
                 if store.running(place.session.id):
                     raise Busy("an answer is running in this session: cancel it, or wait for it")
-                paths = self._paths(store, place.session)
-                return place.session, paths, store.remove(place.session.id)
+                held = {} if snapshot is None else held_of(store, place.session.id, snapshot)
+                return place.session, held, store.remove(place.session.id)
 
-            gone, paths, what = await self._desk.run(work)
-            await self._forget(paths, set(what.messages))
+            gone, held, what = await self._desk.run(work)
+            await self._forget(snapshot, held, set(what.messages))
             removed.append(
                 {
                     "id": gone.id,
@@ -96,8 +100,8 @@ class SessionMethods(Base):
     async def sessions_use(self, where: Where, session: str | None = None) -> dict[str, Any]:
         def work() -> dict[str, Any]:
             store, place = self._place(where, session, None)
-            store.use(place.session.id, terminal=where["terminal"], folder=where["folder"])
-            return {"id": place.session.id, **place.moved()}
+            self._use(store, place, where)
+            return {"id": place.session.id, **moved(store, place)}
 
         return await self._desk.run(work)
 
@@ -115,13 +119,13 @@ class SessionMethods(Base):
         def work() -> dict[str, Any]:
             stored = self._desk.stored
             last = stored.current_session(where["terminal"], where["folder"])
-            store = self._desk.ephemeral if ephemeral else stored
+            store = find_store(self._desk, None if new else session, ephemeral=ephemeral)
             if new:
                 made = new_session(store, where, name=name, model=model)
                 place = stands(store, made, None)
             else:
-                store, place = self._place(where, session, None)
-                store.use(place.session.id, terminal=where["terminal"], folder=where["folder"])
+                place = stands(store, find_session(store, session, where), None)
+                self._use(store, place, where)
             previous = None
             if last is not None and last.id != place.session.id:
                 count = len(stored.message_ids(last.id))

@@ -6,11 +6,14 @@ from typing import Any, Literal
 
 from radchat.daemon import views
 from radchat.daemon.arguments import ChatHead
-from radchat.daemon.finding import Place, is_stored, point_of, stands, target_of
+from radchat.daemon.base import at_least
+from radchat.daemon.finding import Place, is_stored, moved, stands
+from radchat.daemon.held import held_of
 from radchat.daemon.session_methods import SessionMethods
 from radchat.daemon.turns import shown
-from radchat.errors import RadchatError, UsageError
+from radchat.errors import NotFound, UsageError
 from radchat.protocol import Where
+from radchat_sessions.errors import Ambiguous
 from radchat_sessions.errors import NotFound as StoreNotFound
 from radchat_sessions.store import Store
 
@@ -29,19 +32,15 @@ class TreeMethods(SessionMethods):
         lru: bool = False,
         depth: int | None = None,
         filter: Filter = "default",  # noqa: A002 - the flag's name
-        ids: bool = False,
         head: ChatHead | None = None,
     ) -> dict[str, Any]:
-        def look() -> tuple[Store, Place, str | None, list[views.Path]]:
-            store, place, root = self._tree_root(where, session, ref, head)
-            paths = self._paths(store, place.session) if show_cache or lru else []
-            return store, place, root, paths
-
-        store, place, root, paths = await self._desk.run(look)
-        held = await self._probe(paths)
+        at_least(1, depth=depth)
+        snapshot = await self._snapshot() if show_cache or lru else None
         tiers = views.tiers_json(self._stats())
 
-        def join() -> dict[str, Any]:
+        def look() -> dict[str, Any]:
+            store, place, root = self._tree_root(where, session, ref, head)
+            held = {} if snapshot is None else held_of(store, place.session.id, snapshot)
             messages = views.subtree(store.messages(place.session.id), root)
             total = len(messages)
             named = {b.message for b in store.branches(place.session.id) if b.message}
@@ -51,7 +50,7 @@ class TreeMethods(SessionMethods):
             body = views.tree_json(store, place, messages, held, tiers)
             return {**body, "num_messages": total}
 
-        return await self._desk.run(join)
+        return await self._desk.run(look)
 
     def _tree_root(
         self, where: Where, session: str | None, ref: str | None, head: ChatHead | None
@@ -60,16 +59,14 @@ class TreeMethods(SessionMethods):
         if ref is None:
             return *self._place(where, session, head), None
         try:
-            store, place = self._place(where, session, head)
-            target = target_of(store, place, ref)
-        except (StoreNotFound, RadchatError):
+            store, place, target = self._target(where, session, head, ref)
+        except (StoreNotFound, NotFound) as no_message:
             try:
                 return *self._place(where, ref, None), None
-            except (StoreNotFound, RadchatError):
-                store, place = self._place(where, session, head)
-                target = target_of(store, place, ref)
-        if target.session != place.session.id:
-            place = stands(store, store.session(target.session), None)
+            except Ambiguous:
+                raise
+            except StoreNotFound:
+                raise no_message from None
         return store, place, target.message
 
     async def log(
@@ -80,16 +77,14 @@ class TreeMethods(SessionMethods):
         n: int | None = None,
         head: ChatHead | None = None,
     ) -> dict[str, Any]:
+        at_least(1, n=n)
+
         def work() -> dict[str, Any]:
-            store, place = self._place(where, session, head)
-            at = place.message
-            if ref is not None:
-                target = target_of(store, place, ref)
-                if target.session != place.session.id:
-                    place_of = stands(store, store.session(target.session), None)
-                    return views.log_json(store, place_of, target.message, n)
-                at = target.message
-            return views.log_json(store, place, at, n)
+            if ref is None:
+                store, place = self._place(where, session, head)
+                return views.log_json(store, place, place.message, n)
+            store, place, target = self._target(where, session, head, ref)
+            return views.log_json(store, place, target.message, n)
 
         return await self._desk.run(work)
 
@@ -107,33 +102,46 @@ class TreeMethods(SessionMethods):
         """A new branch at REF, and HEAD on it; or a session of its own that begins there."""
 
         def work() -> dict[str, Any]:
-            store, place = self._place(where, session, head)
-            moved_from = {"branch": place.branch, "head": place.message}
-            takes_head = head is None or is_stored(store, place)
-            at, text = place.message, None
-            if ref is not None:
-                place, point = point_of(store, place, ref)
-                at, text = point.message, point.text
-            if new_session:
-                made = store.create_session(
-                    name=new_session if isinstance(new_session, str) else None,
-                    model=place.session.model,
-                    folder=where["folder"],
-                    settings=place.session.settings,
-                    clock=place.session.clock,
-                    fork_of=(place.session.id, at),
-                )
-                store.use(made.id, terminal=where["terminal"], folder=where["folder"])
-                place = stands(store, made, None)
+            if ref is None:
+                store, place = self._place(where, session, head)
+                at, text = place.message, None
             else:
-                made_branch = store.create_branch(place.session.id, name, at)
+                store, place, point = self._point(where, session, head, ref)
+                at, text = point.message, point.text
+            moved_from = {"branch": place.branch, "head": place.message}
+            if new_session:
+                place = self._fork_session(store, place, at, new_session, where)
+            else:
+                free = name or store.free_branch_name(place.session.id, place.last_branch)
+                takes_head = is_stored(store, place)
+                made = store.create_branch(place.session.id, free, at)
                 if takes_head:
-                    store.move_head(place.session.id, branch=made_branch.name)
+                    store.move_head(place.session.id, branch=made.name)
                     self._use(store, place, where)
-                place = Place(place.session, made_branch.name, at, made_branch.name)
-            return {**place.moved(), "text": text, "moved_from": moved_from}
+                place = Place(place.session, made.name, at, made.name)
+            return {
+                **moved(store, place),
+                "text": text,
+                "moved_from": moved_from,
+                **views.fork_json(place),
+            }
 
         return await self._desk.run(work)
+
+    def _fork_session(
+        self, store: Store, place: Place, at: str | None, name: bool | str, where: Where
+    ) -> Place:
+        made = store.create_session(
+            name=name if isinstance(name, str) else None,
+            model=place.session.model,
+            folder=where["folder"],
+            settings=place.session.settings,
+            clock=place.session.clock,
+            fork_of=(place.session.id, at),
+        )
+        place = stands(store, made, None)
+        self._use(store, place, where)
+        return place
 
     async def switch(
         self,
@@ -143,10 +151,8 @@ class TreeMethods(SessionMethods):
         head: ChatHead | None = None,
     ) -> dict[str, Any]:
         def work() -> dict[str, Any]:
-            store, place = self._place(where, session, head)
-            takes_head = head is None or is_stored(store, place)
-            place, point = point_of(store, place, ref)
-            if takes_head:
+            store, place, point = self._point(where, session, head, ref)
+            if is_stored(store, place):
                 if point.branch is not None:
                     store.move_head(place.session.id, branch=point.branch)
                 else:
@@ -156,27 +162,22 @@ class TreeMethods(SessionMethods):
             else:
                 branch = point.branch or self._branch_at(store, place, point.message)
                 place = Place(place.session, branch, point.message, branch or place.last_branch)
-            return {**place.moved(), "text": point.text}
+            return {**moved(store, place), "text": point.text}
 
         return await self._desk.run(work)
 
     async def undo(
         self, where: Where, n: int = 1, session: str | None = None, head: ChatHead | None = None
     ) -> dict[str, Any]:
+        at_least(1, n=n)
+
         def work() -> dict[str, Any]:
             store, place = self._place(where, session, head)
             asked = [m for m in store.path(place.message) if m.role == "user"]
-            if head is None or is_stored(store, place):
-                after = store.undo(place.session.id, n)
-                place = stands(store, place.session, None)
-                assert after.message == place.message
-            else:
-                at = store.back(place.message, n)
-                if place.branch is not None:
-                    store.set_branch(place.session.id, place.branch, at, expected=place.message)
-                place = Place(place.session, place.branch, at, place.last_branch)
-            text = asked[-n].text if n <= len(asked) else None
-            return {**place.moved(), "text": text}
+            own = None if is_stored(store, place) else place.head
+            after = store.undo(place.session.id, n, at=own)
+            place = Place(place.session, after.branch, after.message, after.last_branch)
+            return {**moved(store, place), "text": asked[-n].text}
 
         return await self._desk.run(work)
 
@@ -185,10 +186,10 @@ class TreeMethods(SessionMethods):
     ) -> dict[str, Any]:
         def work() -> dict[str, Any]:
             store, place = self._place(where, session, head)
-            if head is not None and not is_stored(store, place):
-                raise UsageError("nothing to redo here: this chat has moved since")
-            store.redo(place.session.id)
-            return stands(store, place.session, None).moved()
+            own = None if is_stored(store, place) else place.head
+            after = store.redo(place.session.id, at=own)
+            place = Place(place.session, after.branch, after.message, after.last_branch)
+            return moved(store, place)
 
         return await self._desk.run(work)
 
@@ -227,8 +228,7 @@ class TreeMethods(SessionMethods):
         head: ChatHead | None = None,
     ) -> dict[str, Any]:
         def work() -> dict[str, Any]:
-            store, place = self._place(where, session, head)
-            place, point = point_of(store, place, ref)
+            store, place, point = self._point(where, session, head, ref)
             made = store.create_branch(place.session.id, name, point.message)
             return {"session": place.session.id, "branch": made.name, "message": made.message}
 
@@ -263,8 +263,7 @@ class TreeMethods(SessionMethods):
         head: ChatHead | None = None,
     ) -> dict[str, Any]:
         def work() -> dict[str, Any]:
-            store, place = self._place(where, session, head)
-            target = target_of(store, place, ref)
+            store, _, target = self._target(where, session, head, ref)
             if target.message is None:
                 raise UsageError(f"{ref} is before everything: there is no message to label")
             store.add_label(target.session, target.message, text)

@@ -129,7 +129,8 @@ class Heads(Reader):
         now = at or self.head(session_id)
         rows = self._db.all(
             "SELECT from_branch AS name FROM head_log WHERE session = ? "
-            "AND from_branch IS NOT NULL AND from_branch IS NOT to_branch GROUP BY from_branch ORDER BY max(seq) DESC",
+            "AND from_branch IS NOT NULL AND from_branch IS NOT to_branch "
+            "GROUP BY from_branch ORDER BY max(seq) DESC",
             session_id,
         )
         for row in rows:

@@ -292,10 +292,14 @@ class Store(Turns):
 
     # -- names -------------------------------------------------------------------------------------
 
-    def _free_session_name(self, base: str, but: str | None = None) -> str:
+    def _session_names(self, but: str | None = None) -> set[str]:
+        """Names that are taken; ``but``: not by this session."""
         rows = self._db.all("SELECT name FROM sessions WHERE id IS NOT ?", but)
-        return free_name(base, {row["name"] for row in rows})
+        return {row["name"] for row in rows}
+
+    def _free_session_name(self, base: str, but: str | None = None) -> str:
+        return free_name(base, self._session_names(but))
 
     def _refuse_taken(self, name: str, but: str | None = None) -> None:
-        if self._db.one("SELECT 1 FROM sessions WHERE name = ? AND id IS NOT ?", name, but):
+        if name in self._session_names(but):
             raise Refused(f"there is a session {name} already")

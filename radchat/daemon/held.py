@@ -1,0 +1,238 @@
+"""What the cache holds of which message.
+
+The radix tree is copied once, on the engine's thread; the rest happens on the desk's. A prompt
+continues where the one it stands on was matched, so its ids are read only where its beginning is
+cached, and only the new ones: the work is that of the ids that are cached, not of all paths to all
+messages.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from radchat.engine.request import Ids
+from radchat_sessions.reader import Span, Stand
+from radchat_sessions.store import Store
+
+if TYPE_CHECKING:
+    from radchat.engine.prefix_cache import NodeView, PrefixCache
+
+
+class Match(NamedTuple):
+    """How far a path is cached: ``end`` tokens, the last of them in ``node``."""
+
+    node: NodeView | None
+    end: int
+
+
+NOTHING = Match(None, 0)
+
+
+@dataclass(slots=True)
+class Held:
+    """What the cache has of one message."""
+
+    device: int = 0  # tokens
+    last_used: float | None = None  # wall clock
+    hits: int = 0
+    rank: int | None = None  # 1 goes first, among the messages asked about
+    nodes: list[int] = field(default_factory=list)
+    start: int = 0  # of its tokens on their path
+    match: Match = NOTHING  # the path to the end of what is cached of it
+
+
+class Snapshot:
+    """A loaded model's radix tree at one moment, and the order in which its nodes would go."""
+
+    def __init__(self, cache: PrefixCache, tokenizer: str) -> None:
+        """On the engine's thread. ``tokenizer``: the hash of the one whose ids these are."""
+        self.tokenizer = tokenizer
+        self.page_size = cache.page_size
+        self.nodes = [node for node in cache.nodes() if not node.namespace]
+        self.plan = cache.eviction_plan()
+        self._by_id = {node.id: node for node in self.nodes}
+        self._children = {(node.parent, node.tokens[0]): node for node in self.nodes}
+        self._order = {step.node_id: index for index, step in enumerate(self.plan)}
+
+    def follow(self, match: Match, ids: Ids) -> Match:
+        """The match of a path that goes on with ``ids``."""
+        node, at = match
+        done = 0
+        while done < len(ids):
+            if node is None or at == node.end:
+                child = self._children.get((None if node is None else node.id, ids[done]))
+                if child is None:
+                    break
+                node = child
+            num = min(node.end - at, len(ids) - done)
+            offset = at - node.start
+            num = common_len(node.tokens[offset : offset + num], ids[done : done + num])
+            at, done = at + num, done + num
+            if at < node.end:
+                break
+        return Match(node, at)
+
+    def up(self, node: NodeView | None) -> Iterator[NodeView]:
+        """The node and those above it."""
+        while node is not None:
+            yield node
+            node = None if node.parent is None else self._by_id[node.parent]
+
+    def cut(self, match: Match, end: int) -> Match:
+        """The match of the path's first ``end`` tokens; ``end`` is no more than is cached."""
+        node = next((node for node in self.up(match.node) if node.start < end), None)
+        return NOTHING if node is None else Match(node, end)
+
+    def ids(self, match: Match) -> Ids:
+        """The ids of a matched path."""
+        ids = array("I")
+        for node in reversed(list(self.up(match.node))):
+            ids.extend(node.tokens)
+        return ids[: match.end]
+
+    def look(self, span: Span, match: Match) -> Held:
+        """What is cached of the tokens of ``span``, whose path matches so far."""
+        end = min(span.stop, match.end)
+        if end <= span.start:
+            return Held()
+        mine = Held(end - span.start, start=span.start, match=self.cut(match, end))
+        most = 0
+        for node in self.up(mine.match.node):
+            if node.end <= span.start:
+                break
+            mine.nodes.append(node.id)
+            share = min(node.end, end) - max(node.start, span.start)
+            if share > most:  # it may stand in several: the one with most of it speaks
+                most, mine.hits, mine.last_used = share, node.hits, node.last_used
+        mine.nodes.reverse()
+        return mine
+
+    def rank(self, held: Mapping[str, Held]) -> None:
+        """Order the messages as the evictor, run dry, would take them."""
+        ranks = []
+        for message, mine in held.items():
+            goes = [self._order[node] for node in mine.nodes if node in self._order]
+            if goes:  # tokens go from the end of a node: a later message of the same goes first
+                ranks.append((min(goes), -mine.start, message))
+        for rank, (_, _, message) in enumerate(sorted(ranks), start=1):
+            held[message].rank = rank
+
+
+def held_of(store: Store, session: str | None, snapshot: Snapshot) -> dict[str, Held]:
+    """What is cached of each message of a session, or of every message in the store.
+
+    Messages of which nothing is cached are left out. Ids of another tokenizer than the loaded
+    model's mean nothing to its cache.
+    """
+    spans, stands = store.spans(session), store.stands(session)
+    finder = _Finder(store, snapshot, spans, stands)
+    matches = {message: finder.of_message(message, span) for message, span in spans.items()}
+    # A stop token belongs to the next turn: the KV of an answer's is found on the path of that.
+    for prompt, stand in stands.items():
+        if stand.answer in matches and stand.kept >= spans[stand.answer].stop - 1:
+            after = finder.of_prompt(prompt)
+            if after.end > matches[stand.answer].end:
+                matches[stand.answer] = after
+    held = {message: snapshot.look(spans[message], match) for message, match in matches.items()}
+    held = {message: mine for message, mine in held.items() if mine.device}
+    snapshot.rank(held)
+    return held
+
+
+class _Finder:
+    """The matches of prompts and answers, each found once."""
+
+    def __init__(
+        self,
+        store: Store,
+        snapshot: Snapshot,
+        spans: Mapping[str, Span],
+        stands: Mapping[str, Stand],
+    ) -> None:
+        self._store, self._snapshot = store, snapshot
+        self._stands, self._spans = stands, spans
+        self._answers: dict[str, Match] = {}
+        self._prompts: dict[str, Match] = {}
+        for prompt in stands:  # each after what it stands on: no recursion, however long the talk
+            self._prompts[prompt] = self._find(prompt)
+
+    def of_prompt(self, prompt: str) -> Match:
+        return self._prompts[prompt]
+
+    def of_message(self, message: str, span: Span) -> Match:
+        """An answer's path goes on after its prompt; another message's ends in one."""
+        is_answer = span.start == self._stands[span.prompt].length
+        return self._of_answer(message, span.prompt) if is_answer else self._prompts[span.prompt]
+
+    def _of_answer(self, message: str, prompt: str) -> Match:
+        if message not in self._answers:
+            match = self._prompts[prompt]
+            if match.end == self._stands[prompt].length:
+                match = self._snapshot.follow(match, self._store.out(message) or array("I"))
+            self._answers[message] = match
+        return self._answers[message]
+
+    def _find(self, prompt: str) -> Match:
+        stand = self._stands[prompt]
+        if stand.tokenizer != self._snapshot.tokenizer:
+            return NOTHING
+        match = NOTHING
+        if stand.base is not None:
+            match = self._prompts[stand.base]
+            if stand.answer is not None and stand.kept > self._stands[stand.base].length:
+                match = self._of_answer(stand.answer, stand.base)
+            if match.end < stand.kept:
+                return match
+            match = self._snapshot.cut(match, stand.kept)
+        return self._snapshot.follow(match, self._store.prompt(prompt).tail)
+
+
+def cuts(snapshot: Snapshot, held: Mapping[str, Held], doomed: set[str]) -> list[tuple[Ids, int]]:
+    """Paths and where the part of them that belongs to ``doomed`` messages begins.
+
+    What follows a doomed message is doomed: one path an end, from the first that goes.
+    """
+    starts: dict[int, int] = {}  # of the doomed messages that end in a node
+    ends: list[Match] = []
+    for message in doomed & held.keys():
+        mine = held[message]
+        assert mine.match.node is not None
+        node = mine.match.node.id
+        starts[node] = min(starts.get(node, mine.start), mine.start)
+        ends.append(mine.match)
+    covered: set[int] = set()
+    found = []
+    for match in sorted(ends, key=lambda match: -match.end):
+        assert match.node is not None
+        if match.node.id in covered:
+            continue
+        path = [node.id for node in snapshot.up(match.node)]
+        covered.update(path)
+        found.append((snapshot.ids(match), min(starts[n] for n in path if n in starts)))
+    return found
+
+
+def owners(held: Mapping[str, Held]) -> dict[int, list[str]]:
+    """Which messages each node serves, along the path."""
+    serves: dict[int, list[str]] = {}
+    for message, mine in sorted(held.items(), key=lambda item: item[1].start):
+        for node in mine.nodes:
+            serves.setdefault(node, []).append(message)
+    return serves
+
+
+def common_len(a: Ids, b: Ids) -> int:
+    """How many ids two runs of one length have in common at the start; compared in bulk."""
+    if a == b:
+        return len(a)
+    same, differ = 0, len(a)  # a[:same] is the same, a[:differ] is not
+    while differ - same > 1:
+        half = (same + differ) // 2
+        if a[same:half] == b[same:half]:
+            same = half
+        else:
+            differ = half
+    return same
