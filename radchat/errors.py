@@ -64,6 +64,16 @@ class ContextOverflow(RadchatError):
     http_status = 400
 
 
+def context_overflow(prompt_tokens: int, limit: int) -> ContextOverflow:
+    """For a prompt that leaves no room for an answer; told with both numbers."""
+    return ContextOverflow(
+        f"the prompt has {prompt_tokens:,} tokens and the context holds {limit:,}, the answer "
+        "included: fork from an earlier turn, or begin a new session",
+        prompt_tokens=prompt_tokens,
+        limit=limit,
+    )
+
+
 class NotFound(RadchatError):
     code = "not_found"
     exit_code = 66

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from typing import Any, Protocol
 
 from starlette.applications import Starlette
@@ -27,6 +27,7 @@ from radchat.errors import Busy, InvalidInput, NotFound, RadchatError
 from radchat.protocol import CONTROL, HEADER, MAX_BODY, METHODS, PROTOCOL, STREAMS, Event, State
 
 KEEP_ALIVE_S = 10.0  # a comment this often while nothing else is said
+READ_AHEAD = 64  # events; a client that reads slowly holds up its stream, not our memory
 LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
 log = logging.getLogger("radchat.app")
 
@@ -34,8 +35,7 @@ log = logging.getLogger("radchat.app")
 class Service(Protocol):
     """What answers: one async method an RPC, dots as underscores, arguments by keyword.
 
-    A streaming method is an async generator of ``Event``. When its client goes away it meets
-    CancelledError or GeneratorExit where it waits: its ``finally`` cancels the request, quickly.
+    A streaming method returns ``Events``.
     """
 
     @property
@@ -45,6 +45,18 @@ class Service(Protocol):
     async def start(self) -> None: ...  # open the store, start the engine's thread
     async def close(self) -> None: ...  # after the last request
     async def status(self) -> dict[str, Any]: ...
+
+
+class Events(Protocol):
+    """A stream of events: an async generator, or the like with an attribute ``has_begun`` (whether
+    something was done that must not be asked for a second time; without it, nothing ever is).
+
+    When its client goes away it meets CancelledError where it waits, then ``aclose``, which cancels
+    the request, quickly.
+    """
+
+    def __aiter__(self) -> AsyncIterator[Event]: ...
+    async def aclose(self) -> None: ...
 
 
 class Stopper(Protocol):
@@ -195,54 +207,98 @@ class App:
 
     # -- streams -----------------------------------------------------------------------------------
 
-    async def stream(
-        self, method: str, events: AsyncGenerator[Event], receive: Receive, send: Send
-    ) -> None:
+    async def stream(self, method: str, events: Events, receive: Receive, send: Send) -> None:
         """Events to the client until the last, until it goes, or until the daemon stops."""
         wire = _EventWire(send)
-        gone = asyncio.create_task(_disconnected(receive))
-        cut = asyncio.create_task(self.cut.wait())
-        step: asyncio.Task[Event | None] | None = None
+        reader = _Reader(events)
+        gone = reader.watch(_disconnected(receive))
+        cut = reader.watch(self.cut.wait())
         with self._counted():
             try:
-                while True:
-                    step = step or asyncio.create_task(_next(events))
-                    await asyncio.wait(
-                        {step, gone, cut},
-                        timeout=self._keep_alive_s,
-                        return_when=asyncio.FIRST_COMPLETED,
-                    )
-                    if gone.done():
-                        return
+                while not gone.done():
+                    batch = await reader.batch(self._keep_alive_s)
                     if cut.done():
-                        # before the first event nothing was begun that a client can't ask again
-                        await wire.error(Busy(STOPPING, stopping=not wire.started))
+                        await reader.close(method)
+                        # a client asks again by itself for what was not begun, and for that only
+                        begun = wire.started or getattr(events, "has_begun", False)
+                        await wire.error(Busy(STOPPING, stopping=not begun))
                         return
-                    if not step.done():
-                        await wire.comment()
-                        continue
-                    event, step = step.result(), None
-                    if event is None:
+                    if batch:
+                        await wire.events(batch)
+                    elif reader.ended:
+                        reader.task.result()
                         await wire.end()
                         return
-                    await wire.event(event)
+                    elif not gone.done():
+                        await wire.comment()
             except RadchatError as error:
                 await wire.error(error)
             except Exception as error:
                 await wire.error(_unexpected(method, error))
             finally:
-                await _close(method, events, step, gone, cut)
+                await reader.close(method, gone, cut)
 
 
 class _EventResponse(Response):
     """A stream as a response: Starlette calls it with the connection."""
 
-    def __init__(self, app: App, method: str, events: AsyncGenerator[Event]) -> None:
+    def __init__(self, app: App, method: str, events: Events) -> None:
         super().__init__()
         self._app, self._method, self._events = app, method, events
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         await self._app.stream(self._method, self._events, receive, send)
+
+
+class _Reader:
+    """Reads a stream ahead in one task, so that what comes together is sent together."""
+
+    def __init__(self, events: Events) -> None:
+        self._events = events
+        self._read: list[Event] = []
+        self._wake = asyncio.Event()  # something was read, or has ended
+        self._room = asyncio.Event()  # what was read has been taken
+        self.task = self.watch(self._read_on())
+
+    def watch(self, work: Coroutine[Any, Any, object]) -> asyncio.Task[object]:
+        """A task whose end is a reason to look up."""
+        task = asyncio.create_task(work)
+        task.add_done_callback(lambda _task: self._wake.set())
+        return task
+
+    async def _read_on(self) -> None:
+        async for event in self._events:
+            self._read.append(event)
+            self._wake.set()
+            if len(self._read) >= READ_AHEAD:
+                self._room.clear()
+                await self._room.wait()
+
+    @property
+    def ended(self) -> bool:
+        return self.task.done() and not self._read
+
+    async def batch(self, patience_s: float) -> list[Event]:
+        """What has been read; empty at the stream's end, or after a time without any."""
+        if not self._read and not self.task.done():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(patience_s):
+                    await self._wake.wait()
+        self._wake.clear()
+        self._room.set()
+        batch, self._read = self._read, []
+        return batch
+
+    async def close(self, method: str, *watched: asyncio.Task[object]) -> None:
+        """End what is pending, then the stream: its ``finally`` has run when this returns."""
+        pending = [self.task, *watched]
+        for task in pending:
+            task.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)
+        try:
+            await self._events.aclose()
+        except Exception as error:
+            _unexpected(method, error)
 
 
 class _EventWire:
@@ -259,8 +315,8 @@ class _EventWire:
             await self._send({"type": "http.response.start", "status": 200, "headers": headers})
         await self._send({"type": "http.response.body", "body": body, "more_body": more})
 
-    async def event(self, event: Event) -> None:
-        await self._write(event.encode())
+    async def events(self, events: Sequence[Event]) -> None:
+        await self._write(b"".join(event.encode() for event in events))
 
     async def comment(self) -> None:
         await self._write(b": still here\n\n")
@@ -285,27 +341,9 @@ def _handler(service: Service, method: str, args: dict[str, Any]) -> Callable[..
     return handler
 
 
-async def _next(events: AsyncGenerator[Event]) -> Event | None:
-    return await anext(events, None)
-
-
 async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-async def _close(
-    method: str, events: AsyncGenerator[Event], *tasks: asyncio.Task[Any] | None
-) -> None:
-    """End what is pending, then the generator: its ``finally`` has run when this returns."""
-    pending = [task for task in tasks if task is not None]
-    for task in pending:
-        task.cancel()
-    await asyncio.gather(*pending, return_exceptions=True)
-    try:
-        await events.aclose()
-    except Exception as error:
-        _unexpected(method, error)
 
 
 # -- bodies and answers ----------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What a client may ask of ``generate``. Types are checked by args.py before anything happens."""
+"""What a client may ask of ``generate``. Types are checked by body.py before anything happens."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypedDict
 
+from radchat.engine.request import MAX_CHOICES
 from radchat.errors import InvalidInput
 from radchat.protocol import Where
 
 Kind = Literal["turn", "retry", "edit", "continue"]
-MAX_N = 64
 
 
 class Options(TypedDict, total=False):
@@ -69,8 +69,8 @@ class Generate:
     only_terminal: bool = False
 
     def __post_init__(self) -> None:
-        if not 1 <= self.n <= MAX_N:
-            raise InvalidInput(f"n: want 1 to {MAX_N} (got {self.n})", field="n")
+        if not 1 <= self.n <= MAX_CHOICES:
+            raise InvalidInput(f"n: want 1 to {MAX_CHOICES} (got {self.n})", field="n")
         if self.kind in ("turn", "edit") and not (self.text.strip() or self.files):
             raise InvalidInput("nothing to say: the message is empty", field="text")
         if self.kind == "continue" and self.n != 1:

@@ -1,12 +1,14 @@
-"""What one sample has said so far: ids, words, reasoning, and when."""
+"""What one sample has said so far: ids, words, reasoning, when, and how it ended."""
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from radchat.engine.request import Ids, TokenLogprob
-from radchat_sessions.messages import Part, reasoning_part, text_part
+from radchat.engine.request import Finished, FinishReason, Ids, TokenLogprob, Tokens
+from radchat.errors import RadchatError
+from radchat_sessions.messages import BegunAnswer, Part, reasoning_part, text_part
 
 if TYPE_CHECKING:
     from radchat.engine.reasoning import ReasoningSplitter
@@ -14,9 +16,10 @@ if TYPE_CHECKING:
 
 @dataclass
 class Heard:
-    """One sample on its way; ``answer`` is the id of the message it becomes."""
+    """One sample on its way to be a message."""
 
-    answer: str
+    begun: BegunAnswer
+    index: int  # which of the request's choices
     splitter: ReasoningSplitter
     ids: Ids
     text: str = ""
@@ -24,15 +27,46 @@ class Heard:
     logprobs: list[TokenLogprob] = field(default_factory=list)
     first_at: float | None = None
     last_at: float | None = None
+    ended_at: float | None = None
+    finished: Finished | None = None  # what the engine said at its end
+    error: str | None = None
+    is_away: bool = False  # in the store, or known to be nothing
+    body: dict[str, Any] = field(default_factory=dict)  # as it was told
+
+    @property
+    def id(self) -> str:
+        """Of the message it becomes."""
+        return self.begun.id
+
+    @property
+    def reason(self) -> FinishReason:
+        return FinishReason.ERROR if self.finished is None else self.finished.reason
+
+    def take(self, event: Tokens, now: float) -> tuple[str, str]:
+        """A step's ids; the new reasoning and the new words."""
+        self.first_at = self.first_at or now
+        self.last_at = now
+        self.ids.extend(event.ids)
+        self.logprobs.extend(event.logprobs)
+        return self.hear(event.text)
 
     def hear(self, text: str) -> tuple[str, str]:
         reasoning, content = self.splitter.push(text)
         return self._keep(reasoning, content)
 
-    def end(self, text: str) -> tuple[str, str]:
-        reasoning, content = self.splitter.push(text)
+    def end(self, event: Finished, said: int) -> tuple[str, str]:
+        """The last words; what is kept of the ids is what the engine says, after ``said``."""
+        self.finished, self.error = event, event.error
+        self.ended_at = time.monotonic()
+        del self.ids[said + event.kept :]
+        reasoning, content = self.splitter.push(event.text)
         more_reasoning, more_content = self.splitter.flush()
         return self._keep(reasoning + more_reasoning, content + more_content)
+
+    def fail(self, error: BaseException) -> None:
+        """It ends here, because of something in the daemon; whose words may be the user's."""
+        self.error = error.message if isinstance(error, RadchatError) else type(error).__name__
+        self.ended_at = self.ended_at or time.monotonic()
 
     def _keep(self, reasoning: str, content: str) -> tuple[str, str]:
         self.reasoning += reasoning
@@ -44,14 +78,15 @@ class Heard:
         thought = [reasoning_part(self.reasoning)] if self.reasoning else []
         return [*thought, text_part(self.text)]
 
-    def timing(self, asked_at: float, now: float, output_tokens: int) -> dict[str, float | None]:
+    def timing(self, asked_at: float) -> dict[str, float | None]:
         """Seconds since the command came in, and tokens a second after the first."""
         rate = None
-        if self.first_at is not None and self.last_at is not None and output_tokens > 1:
+        num = 0 if self.finished is None else self.finished.usage.output_tokens
+        if self.first_at is not None and self.last_at is not None and num > 1:
             spent = self.last_at - self.first_at
-            rate = (output_tokens - 1) / spent if spent > 0 else None
+            rate = (num - 1) / spent if spent > 0 else None
         return {
             "first_token_s": None if self.first_at is None else self.first_at - asked_at,
-            "total_s": now - asked_at,
+            "total_s": None if self.ended_at is None else self.ended_at - asked_at,
             "tokens_per_s": rate,
         }

@@ -8,10 +8,8 @@ life, control, models, answers.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
-from collections.abc import AsyncGenerator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -22,11 +20,13 @@ from radchat.daemon.answering import Answer
 from radchat.daemon.arguments import ChatHead, FileText, Generate, Kind, Options
 from radchat.daemon.cache_methods import CacheMethods
 from radchat.daemon.finding import find_session
+from radchat.daemon.streams import Stream
 from radchat.daemon.worker import Worker
-from radchat.errors import Busy, RadchatError
+from radchat.errors import RadchatError
 from radchat.models import registry
 from radchat.paths import Places
 from radchat.protocol import Event, State, Where
+from radchat_sessions.errors import StoreError
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +56,7 @@ class Service(CacheMethods):
         self._ticker.cancel()
         for answer, task in list(self._answers.values()):
             _end(answer, task)
+            answer.last_chance()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.get_running_loop().run_in_executor(None, self._worker.stop)
         await self._desk.close()
@@ -149,12 +150,12 @@ class Service(CacheMethods):
         return {
             "settings": values,
             "device": "cpu",
-            "default_model": registry.get_default(self._places),
+            "default_model": await asyncio.to_thread(registry.get_default, self._places),
         }
 
     # -- answers ---------------------------------------------------------------------------------
 
-    async def generate(
+    def generate(
         self,
         where: Where,
         kind: Kind = "turn",
@@ -175,7 +176,7 @@ class Service(CacheMethods):
         think: str | None = None,
         options: Options | None = None,
         only_terminal: bool = False,
-    ) -> AsyncGenerator[Event]:
+    ) -> Stream:
         """One answer, or n of them, as events; closing the stream cancels it."""
         ask = Generate(
             where=where,
@@ -198,84 +199,62 @@ class Service(CacheMethods):
             options={k: v for k, v in (options or {}).items() if v is not None},
             only_terminal=only_terminal,
         )
-        pipe: asyncio.Queue[Event | RadchatError | Exception | None] = asyncio.Queue()
-        answer = Answer(ask, self._desk, self._engines, self._worker, pipe.put_nowait)
-        task = asyncio.create_task(self._run(answer, pipe))
+        stream = Stream("generate")
+        answer = Answer(ask, self._desk, self._engines, self._worker, stream.say)
+
+        async def work() -> None:
+            try:
+                await answer.run()
+            finally:
+                del self._answers[answer.id]
+
+        task = stream.start(
+            work(),
+            stop=lambda task: _end(answer, task),
+            has_begun=lambda: answer.has_begun,
+        )
         self._answers[answer.id] = answer, task
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        try:
-            while (item := await pipe.get()) is not None:
-                if isinstance(item, Exception):
-                    raise item
-                yield item
-        finally:
-            if not task.done():
-                _end(answer, task)
+        return stream
 
-    async def _run(
-        self, answer: Answer, pipe: asyncio.Queue[Event | RadchatError | Exception | None]
-    ) -> None:
-        try:
-            await answer.run()
-        except asyncio.CancelledError:
-            log.debug("answer %s was cancelled before it began", answer.id)
-        except Exception as error:
-            pipe.put_nowait(error)
-        finally:
-            self._answers.pop(answer.id, None)
-            pipe.put_nowait(None)
-
-    async def models_load(
+    def models_load(
         self,
         model: str | None = None,
         dtype: str | None = None,
         exact: bool = False,
         session: str | None = None,
         where: Where | None = None,
-    ) -> AsyncGenerator[Event]:
+    ) -> Stream:
         """Have a model ready: asked for, the session's, or the default."""
-        own = None
-        if where is not None:
-            with contextlib.suppress(RadchatError):
-                own = (
-                    await self._desk.run(lambda: find_session(self._desk.stored, session, where))
-                ).model
-        entry = self._engines.choose(model, own)
-        pipe: asyncio.Queue[Event] = asyncio.Queue()
+        stream = Stream("models.load")
+        wanted = "fp32" if exact else dtype
 
-        async def load() -> dict[str, Any]:
-            async with self._engines.using(
-                entry, "fp32" if exact else dtype, pipe.put_nowait
-            ) as loaded:
-                return {
+        def own() -> str | None:
+            if where is None:
+                return None
+            try:
+                return find_session(self._desk.stored, session, where).model
+            except (RadchatError, StoreError):
+                return None
+
+        async def load() -> None:
+            entry = await self._engines.choose(model, await self._desk.run(own))
+            async with self._engines.using(entry, wanted, stream.say) as loaded:
+                body = {
                     "model": loaded.name,
                     "dtype": loaded.dtype,
                     "context": loaded.context_length,
                 }
+                stream.say(Event("done", body))
 
-        task = asyncio.create_task(load())
-        try:
-            while not task.done() or not pipe.empty():
-                getting = asyncio.create_task(pipe.get())
-                await asyncio.wait({task, getting}, return_when=asyncio.FIRST_COMPLETED)
-                if getting.done():
-                    yield getting.result()
-                else:
-                    getting.cancel()
-            yield Event("done", task.result())
-        finally:
-            task.cancel()
+        stream.start(load())
+        return stream
 
     async def models_unload(
         self, where: Where | None = None, session: str | None = None
     ) -> dict[str, Any]:
-        if await self._engines.unload():
-            return {"unloaded": True}
-        loaded = self._engines.loaded
-        if loaded is not None:
-            raise Busy(f"{loaded.name} is answering: cancel that first, or wait")
-        return {"unloaded": False}
+        return {"unloaded": await self._engines.unload()}
 
     async def models_ps(
         self, where: Where | None = None, session: str | None = None
@@ -284,13 +263,13 @@ class Service(CacheMethods):
 
 
 def _end(answer: Answer, task: asyncio.Task[None]) -> None:
-    if not answer.cancel():
+    if answer.cancel():
         task.cancel()
 
 
 def _engine_broke(error: BaseException) -> None:
     """Crash-only: the transcript is whole, the next command starts another daemon."""
-    log.critical("the engine is broken, the daemon ends: %s", error)
+    log.critical("the engine is broken (%s): the daemon ends", type(error).__name__)
     logging.shutdown()
     os._exit(EXIT_BROKEN)
 

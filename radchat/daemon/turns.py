@@ -13,10 +13,11 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from radchat.daemon.arguments import FileText, Generate
-from radchat.daemon.finding import Place, find_place, is_stored, point_of, target_of
-from radchat.engine.conversation import Point, Prompt, PromptRecord, Settings, Turn
+from radchat.daemon.finding import Place, is_stored, point_of, target_of
+from radchat.daemon.past import Past, turn
+from radchat.engine.conversation import Prompt, PromptRecord, Settings
 from radchat.engine.request import Ids
-from radchat.errors import InvalidInput, NotFound
+from radchat.errors import InvalidInput, NotFound, UsageError
 from radchat_sessions.messages import Message, NewMessage, NewPrompt, Part, text_part
 from radchat_sessions.store import Store
 
@@ -31,7 +32,7 @@ class Plan:
     place: Place
     parent: str | None  # the message the new ones follow
     new: tuple[NewMessage, ...]
-    branch: str | None  # wanted; compared with ``expected`` when the turn begins
+    branch: str  # wanted; compared with ``expected`` when the turn begins
     expected: str | None
     is_fork: bool = False  # the branch is new: it begins at ``parent``
     keep_head: bool = False
@@ -49,14 +50,15 @@ class Prepared:
     said: Ids  # continue: ids of the answer so far, at the end of ``ids``
     how: Prompt | None  # None where a stored prompt is used as it is
     opens_reasoning: bool
+    last_answer: Message | None  # of the path: what was read before, and by whom
+    retold: str = ""  # why no ids of the path stand, though there are answers in it
 
 
 # -- what is meant ---------------------------------------------------------------------------------
 
 
-def plan_turn(store: Store, ask: Generate) -> Plan:
-    """Resolve session, HEAD and REFs of a generating command; creates a session if it needs one."""
-    place = find_place(store, ask)
+def plan_turn(store: Store, place: Place, ask: Generate) -> Plan:
+    """Resolve the REFs of a generating command, seen from ``place``."""
     plans = {
         "turn": _plan_turn,
         "retry": _plan_retry,
@@ -73,6 +75,8 @@ def _plan_turn(store: Store, place: Place, ask: Generate) -> Plan:
     if ask.at is not None:
         place, point = point_of(store, place, ask.at)
         at = point.message
+    if ask.branch is not None and store.find_branch(place.session.id, ask.branch) is not None:
+        raise UsageError(f"there is a branch {ask.branch} already: choose another name")
     is_fork = ask.branch is not None or ask.at is not None or place.branch is None
     at = _before_unfinished(store, place.session.id, at)
     branch = ask.branch or (place.branch if not is_fork else None) or place.last_branch
@@ -94,7 +98,7 @@ def _keeps_head(store: Store, place: Place, ask: Generate) -> bool:
 
 
 def _before_unfinished(store: Store, session: str, at: str | None) -> str | None:
-    """Nobody speaks into a turn that is being answered: the new turn goes beside it (CO-01)."""
+    """Nobody speaks into a turn that is being answered: the new turn goes beside it."""
     while at is not None and any(running.parent == at for running in store.running(session)):
         at = store.parent(at)
     return at
@@ -123,7 +127,7 @@ def _plan_retry(store: Store, place: Place, ask: Generate) -> Plan:
         place,
         user.id,
         (),
-        place.branch if here else place.last_branch,
+        here or place.last_branch,
         expected=place.message if here else None,
         is_fork=not here,
         keep_head=_keeps_head(store, place, ask),
@@ -132,12 +136,13 @@ def _plan_retry(store: Store, place: Place, ask: Generate) -> Plan:
 
 def _plan_edit(store: Store, place: Place, ask: Generate) -> Plan:
     user = _asked(store, place, ask.ref)
-    here = any(m.id == user.id for m in store.path(place.message)) and place.branch is not None
+    on_path = any(m.id == user.id for m in store.path(place.message))
+    here = place.branch if on_path else None
     plan = Plan(
         place,
         user.parent,
-        (_user_message(ask.text, ask.files),),
-        place.branch if here else place.last_branch,
+        (_user_message(ask.text, ask.files or _files(user)),),
+        here or place.last_branch,
         expected=place.message if here else None,
         is_fork=not here,
         keep_head=_keeps_head(store, place, ask),
@@ -146,8 +151,7 @@ def _plan_edit(store: Store, place: Place, ask: Generate) -> Plan:
 
 
 def _plan_continue(store: Store, place: Place, ask: Generate) -> Plan:
-    ref = ask.ref or ask.at
-    target = place.message if ref is None else target_of(store, place, ref).message
+    target = _named(store, place, ask.ref or ask.at)
     if target is None:
         raise NotFound("there is no answer to continue yet")
     answer = store.message(target)
@@ -155,12 +159,12 @@ def _plan_continue(store: Store, place: Place, ask: Generate) -> Plan:
         raise InvalidInput("continue goes on with an answer of the model: name one")
     if answer.finish_reason == "stop":
         raise InvalidInput("this answer is complete: it ended by itself")
-    here = place.message == answer.id and place.branch is not None
+    here = place.branch if place.message == answer.id else None
     return Plan(
         place,
         answer.parent,
         (),
-        place.branch if here else place.last_branch,
+        here or place.last_branch,
         expected=answer.id if here else None,
         is_fork=not here,
         keep_head=_keeps_head(store, place, ask),
@@ -168,20 +172,34 @@ def _plan_continue(store: Store, place: Place, ask: Generate) -> Plan:
     )
 
 
+def _named(store: Store, place: Place, ref: str | None) -> str | None:
+    """The message that REF names, or HEAD."""
+    return place.message if ref is None else target_of(store, place, ref).message
+
+
 def _asked(store: Store, place: Place, ref: str | None) -> Message:
     """The user message that REF, or the last turn, is about: itself, or the one it answers."""
-    at = place.message if ref is None else target_of(store, place, ref).message
-    for message in reversed(store.path(at)):
+    for message in reversed(store.path(_named(store, place, ref))):
         if message.role == "user":
             return message
     raise NotFound("there is no user message yet")
 
 
-def _stands_on(store: Store, place: Place, user: Message) -> bool:
-    """Is HEAD at the user message or at one of its answers? Then its branch goes to the new one."""
-    if place.branch is None or place.message is None:
-        return False
-    return place.message == user.id or store.message(place.message).parent == user.id
+def _stands_on(store: Store, place: Place, user: Message) -> str | None:
+    """HEAD's branch, if it is at the user message or one of its answers: it goes to the new one."""
+    if place.message is None:
+        return None
+    here = place.message == user.id or store.message(place.message).parent == user.id
+    return place.branch if here else None
+
+
+def _files(message: Message) -> list[FileText]:
+    """The files said with a message: they stay in another wording of it."""
+    return [
+        {"name": str(part["name"]), "text": str(part["text"])}
+        for part in message.parts
+        if part.get("type") == "file"
+    ]
 
 
 def _user_message(text: str, files: Sequence[FileText]) -> NewMessage:
@@ -197,23 +215,28 @@ def _user_message(text: str, files: Sequence[FileText]) -> NewMessage:
 def prepare(store: Store, plan: Plan, loaded: Loaded, switches: dict[str, Any]) -> Prepared:
     """The ids of the turn's request; InvalidInput where the template refuses the messages."""
     if plan.cut is not None:
-        return _prepare_continue(store, plan, loaded)
-    path = store.path(plan.parent)
-    turns = turns_of(store, path, loaded)
-    fresh = [_turn(message.role, message.parts) for message in plan.new]
+        return _prepare_continue(store, plan, plan.cut, loaded)
+    past = Past(store, store.path(plan.parent))
+    fresh = [turn(message.role, message.parts) for message in plan.new]
     settings = Settings(clock=datetime.fromisoformat(plan.place.session.clock), switches=switches)
-    how = loaded.template.prompt(turns, fresh, settings, limit=loaded.context_length)
-    again = None if plan.new else _same_prompt(store, plan.parent, how, loaded)
-    if again is not None:
-        return Prepared(plan, how.ids, again, array("I"), how, how.opens_reasoning)
-    prompt = _new_prompt(store, path, plan, how, loaded)
-    return Prepared(plan, how.ids, prompt, array("I"), how, how.opens_reasoning)
+    how = loaded.template.prompt(past.turns(loaded.tokenizer.hash), fresh, settings)
+    again = None if plan.new else _same_prompt(past, plan.parent, how, loaded)
+    answers = [message for message in past.path if message.role == "assistant"]
+    last = answers[-1] if answers else None
+    return Prepared(
+        plan,
+        how.ids,
+        again or _new_prompt(past, how, loaded),
+        array("I"),
+        how,
+        how.opens_reasoning,
+        last,
+        _retold(last, loaded) if last is not None and how.how == "first" else "",
+    )
 
 
-def _prepare_continue(store: Store, plan: Plan, loaded: Loaded) -> Prepared:
-    """CT-08: the ids of the answer so far, without any template; same model only."""
-    cut = plan.cut
-    assert cut is not None
+def _prepare_continue(store: Store, plan: Plan, cut: Message, loaded: Loaded) -> Prepared:
+    """The ids of the answer so far, without any template; only the model that wrote them."""
     assert cut.prompt is not None
     stored = store.prompt(cut.prompt)
     if stored.tokenizer != loaded.tokenizer.hash:
@@ -221,38 +244,36 @@ def _prepare_continue(store: Store, plan: Plan, loaded: Loaded) -> Prepared:
             f"this answer was written by {cut.model}: only that model can go on with it token by "
             f"token (-m {cut.model})"
         )
-    said = store.out(cut.id) or array("I")
-    if cut.stopped:
-        said = said[:-1]
-    ids = store.prompt_ids(cut.prompt)
-    ids.extend(said)
+    record = PromptRecord(store.prompt_ids(cut.prompt), stored.settings)
+    so_far = turn(cut.role, cut.parts, prompt=record, out=store.out(cut.id), stopped=cut.stopped)
+    ids = loaded.template.continue_ids(so_far)
     opens = bool(stored.extra.get("opens_reasoning"))
-    return Prepared(plan, ids, cut.prompt, said, None, opens)
+    return Prepared(plan, ids, cut.prompt, ids[stored.length :], None, opens, cut)
 
 
-def _same_prompt(store: Store, parent: str | None, how: Prompt, loaded: Loaded) -> str | None:
+def _retold(last: Message, loaded: Loaded) -> str:
+    if last.prompt is None:
+        return "what was said so far came as text"
+    return f"{last.model} wrote this in ids of its own, and {loaded.name} has others"
+
+
+def _same_prompt(past: Past, parent: str | None, how: Prompt, loaded: Loaded) -> str | None:
     """A stored prompt with these very ids, for a retry to share; None if settings changed."""
-    for prompt in store.prompts_on(parent):
-        if prompt.message == parent and prompt.tokenizer == loaded.tokenizer.hash:
-            same = prompt.settings == how.settings_hash and prompt.length == len(how.ids)
-            if same and store.prompt_ids(prompt.id) == how.ids:
-                return prompt.id
+    for prompt in past.prompts_at(parent):
+        same = prompt.settings == how.settings_hash and prompt.length == len(how.ids)
+        if same and prompt.tokenizer == loaded.tokenizer.hash and past.ids(prompt.id) == how.ids:
+            return prompt.id
     return None
 
 
-def _new_prompt(
-    store: Store, path: Sequence[Message], plan: Plan, how: Prompt, loaded: Loaded
-) -> NewPrompt:
-    base = None if how.base is None else path[how.base]
+def _new_prompt(past: Past, how: Prompt, loaded: Loaded) -> NewPrompt:
+    base = None if how.base is None else past.path[how.base]
     is_prompt = how.base_is_prompt and base is not None
     stop = len(how.ids)
     shares: list[tuple[int, int]] = []
     for num in reversed(how.shares):
         shares.append((stop - num, stop))
         stop -= num
-    known = store.prompts_on(plan.parent)
-    cleared = {message for prompt in known for message in prompt.extra.get("cleared", ())}
-    cleared.update(path[index].id for index in how.cleared_holds)
     return NewPrompt(
         how.tail,
         loaded.tokenizer.hash,
@@ -266,49 +287,9 @@ def _new_prompt(
             "how": how.how,
             "reason": how.reason,
             "opens_reasoning": how.opens_reasoning,
-            "cleared": sorted(cleared),
+            "cleared": sorted(past.path[index].id for index in how.cleared_holds),
         },
     )
-
-
-def turns_of(store: Store, path: Sequence[Message], loaded: Loaded) -> list[Turn]:
-    """The path as the template sees it; answers of another tokenizer are text to this one."""
-    cleared: set[str] = set()
-    if path:
-        for prompt in store.prompts_on(path[-1].id):
-            cleared.update(prompt.extra.get("cleared", ()))
-    turns = []
-    for message in path:
-        turn = _turn(message.role, message.parts)
-        if message.prompt is not None:
-            prompt = store.prompt(message.prompt)
-            if prompt.tokenizer == loaded.tokenizer.hash:
-                turn = replace(
-                    turn,
-                    prompt=PromptRecord(
-                        store.prompt_ids(prompt.id),
-                        prompt.settings,
-                        tuple(Point(*point) for point in prompt.points),
-                    ),
-                    out=store.out(message.id),
-                    stopped=message.stopped,
-                    holds=None if message.id in cleared else message.holds,
-                )
-        turns.append(turn)
-    return turns
-
-
-def _turn(role: str, parts: Sequence[Part]) -> Turn:
-    reasoning = "".join(str(p["text"]) for p in parts if p.get("type") == "reasoning")
-    return Turn(role=role, text=spoken(parts), reasoning=reasoning or None)
-
-
-def spoken(parts: Sequence[Part]) -> str:
-    """What the model reads of a message: loaded files first, each under its name, then the text."""
-    files = [p for p in parts if p.get("type") == "file"]
-    text = "".join(str(p.get("text", "")) for p in parts if p.get("type") == "text")
-    blocks = [f"{p['name']}:\n\n{str(p['text']).rstrip()}" for p in files]
-    return "\n\n".join([*blocks, text] if text or not blocks else blocks)
 
 
 def shown(message: Message) -> str:

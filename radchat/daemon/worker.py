@@ -9,16 +9,18 @@ shown is in the store already.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from radchat.engine.request import Event, Finished, Request
 
 T = TypeVar("T")
+E = TypeVar("E", bound="EngineLike | None")
 Sink = Callable[[Event], None]
 log = logging.getLogger(__name__)
 
@@ -26,7 +28,7 @@ IDLE_CHECK_AFTER_S = 5.0  # an engine idle this long recounts itself once
 
 
 class EngineLike(Protocol):
-    """What the thread asks of an engine (engine/engine.py, or a scripted one in tests)."""
+    """What the thread asks of an engine (engine/engine.py; in tests around a scripted model)."""
 
     def has_work(self) -> bool: ...
     def submit(self, request: Request) -> None: ...
@@ -74,13 +76,15 @@ class Worker:
         self._inbox.put(run)
         return await asyncio.wrap_future(future)
 
-    async def install(self, build: Callable[[], Any]) -> Any:
+    async def install(self, build: Callable[[], E]) -> E:
         """Replace the engine by what ``build`` returns, between two steps."""
 
-        def swap() -> Any:
-            self._engine = None  # the old weights go before the new ones come
-            self._engine = build()
-            return self._engine
+        def swap() -> E:
+            self._engine = None  # its memory is free before the new one's is counted
+            gc.collect()  # an engine's parts know each other
+            engine = build()
+            self._engine = engine
+            return engine
 
         return await self.call(swap)
 

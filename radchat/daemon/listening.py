@@ -1,0 +1,378 @@
+"""From a begun answer to its message: what the engine says is heard, saved, then told.
+
+Each step's ids are in the running file before a word of them is sent. Whatever goes wrong, every
+answer that was begun ends here: as a message, or as nothing where nothing was said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from array import array
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from radchat.daemon import options, turns
+from radchat.daemon.desk import Desk
+from radchat.daemon.engines import Loaded
+from radchat.daemon.heard import Heard
+from radchat.daemon.worker import Worker
+from radchat.engine import request as engine
+from radchat.engine.request import FinishReason, Request
+from radchat.errors import RadchatError
+from radchat.protocol import Event
+from radchat_sessions.errors import SaveFailed
+from radchat_sessions.messages import Begun, Ended, Placed
+from radchat_sessions.store import Store
+
+log = logging.getLogger(__name__)
+
+SAVE_AGAIN_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is asked of which model. Not its engine: an answer may wait longer than that lives."""
+
+    prepared: turns.Prepared
+    request: Request
+    model: str
+    dtype: str
+    limit: int  # tokens, prompt and answer
+    asked_at: float  # time.monotonic
+
+
+class Listening:
+    """One request: one sample, or n. ``hear`` needs the engine, ``put_away`` does not."""
+
+    def __init__(
+        self,
+        asked: Asked,
+        begun: Begun,
+        loaded: Loaded,
+        store: Store,
+        desk: Desk,
+        worker: Worker,
+        say: Callable[[Event], None],
+    ) -> None:
+        self._asked, self._begun = asked, begun
+        self._store, self._desk, self._worker, self._say = store, desk, worker, say
+        self._inbox: asyncio.Queue[engine.Event] = asyncio.Queue()
+        prepared, template = asked.prepared, loaded.template
+        self._choices = [
+            Heard(
+                begun_answer,
+                index,
+                template.splitter(opened=prepared.opens_reasoning),
+                array("I", prepared.said),
+            )
+            for index, begun_answer in enumerate(begun.answers)
+        ]
+        self._context = loaded.context_length
+        self._speed: float | None = None  # of the engine with prompts, tokens a second
+        self._left = 0  # choices the engine has not ended yet
+        self._submitted = False
+        self._cancelled = False
+        self._is_warned = False  # that words are not in the running file yet
+        self._told_unsaved = False
+        self._error: BaseException | None = None
+        self.last_chance = asyncio.Event()  # what can't be saved after it is left to the file
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        if self._submitted:
+            self._worker.abort(self._asked.request.id)
+
+    # -- while the engine works --------------------------------------------------------------------
+
+    async def hear(self, loaded: Loaded) -> None:
+        """All events of the request. Never raises: an error waits until all is put away."""
+        try:
+            await self._submit(loaded)
+            while self._left:
+                batch = [await self._inbox.get()]
+                while not self._inbox.empty():
+                    batch.append(self._inbox.get_nowait())
+                await self._take(batch)
+            self._speed = loaded.engine.prefill_tokens_per_s
+        except BaseException as error:
+            self._error = error
+            await self._give_up()
+
+    async def _submit(self, loaded: Loaded) -> None:
+        request, prepared = self._asked.request, self._asked.prepared
+        if prepared.plan.cut is not None:  # continue: the words so far belong to the answer
+            detokenizer = loaded.tokenizer.detokenizer()  # half a character is no word
+            first = self._choices[0]
+            first.hear("".join(detokenizer.push(token) for token in prepared.said))
+            said = list(prepared.said)
+            await self._append(lambda: self._store.append_ids(first.id, said, first.text))
+        self._say(Event("init", await self._desk.run(self._init)))
+        self._say_branch(self._begun.answers[0].placed)
+        self._submitted, self._left = True, len(self._choices)
+        try:
+            await self._worker.submit(request, self._inbox.put_nowait)
+        except Exception:
+            self._left = 0  # refused: no event will come
+            raise
+        if self._cancelled:
+            self._worker.abort(request.id)
+
+    async def _give_up(self) -> None:
+        """End the request, and wait until the engine has let go of it."""
+        if self._left:
+            self._worker.abort(self._asked.request.id)
+        while self._left:
+            self._left -= isinstance(await self._inbox.get(), engine.Finished)
+
+    def _init(self) -> dict[str, Any]:
+        session = self._store.session(self._begun.session)
+        first = self._begun.answers[0].placed
+        return {
+            "request": self._asked.request.id,
+            "session": session.id,
+            "name": session.name,
+            "branch": None if first is None else first.branch,
+            "parent": self._asked.prepared.plan.parent,
+            "user": self._parent,
+            "messages": list(self._begun.answer_ids),
+            "model": self._asked.model,
+            "dtype": self._asked.dtype,
+            "context": self._context,
+            "input_tokens": len(self._asked.prepared.ids),
+        }
+
+    @property
+    def _parent(self) -> str | None:
+        """The message that is answered."""
+        begun = self._begun
+        return begun.messages[-1] if begun.messages else self._asked.prepared.plan.parent
+
+    def _say_branch(self, placed: Placed | None) -> None:
+        """The branch this turn was meant for stands elsewhere: it got one of its own."""
+        if placed is not None and placed.moved_on:
+            text = f"{placed.wanted} has moved on: this turn is on its own branch {placed.branch}"
+            self._say(Event("notice", {"text": text, "code": "branched"}))
+
+    async def _take(self, batch: list[engine.Event]) -> None:
+        """Save the new words with their ids; then tell everything, in order."""
+        now = time.monotonic()
+        words = {
+            place: self._choices[event.choice].take(event, now)
+            for place, event in enumerate(batch)
+            if isinstance(event, engine.Tokens)
+        }
+        if words:
+            await self._append(lambda: self._append_words(batch, words))
+        for place, event in enumerate(batch):
+            if isinstance(event, engine.Tokens):
+                self._say_words(event.choice, *words[place])
+            elif isinstance(event, engine.Finished):
+                self._left -= 1
+                await self._finish(event)
+            else:
+                self._pass_on(event)
+
+    def _append_words(
+        self, batch: list[engine.Event], words: Mapping[int, tuple[str, str]]
+    ) -> None:
+        for place, (reasoning, content) in words.items():
+            event = batch[place]
+            assert isinstance(event, engine.Tokens)
+            answer = self._choices[event.choice].id
+            kind, text = ("reasoning", reasoning) if reasoning else ("text", content)
+            self._store.append_ids(answer, event.ids, text, kind)
+            if reasoning and content:
+                self._store.append_ids(answer, (), content)
+
+    async def _append(self, work: Callable[[], None]) -> None:
+        """What can't be written to the running file now is written with the next words."""
+        try:
+            await self._desk.run(work)
+        except RadchatError as error:
+            if not self._is_warned:
+                log.warning("the running file could not be written: %s", error.message)
+            self._is_warned = True
+
+    def _say_words(self, choice: int, reasoning: str, content: str) -> None:
+        if reasoning:
+            self._say(Event("reasoning", {"choice": choice, "text": reasoning}))
+        if content:
+            self._say(Event("delta", {"choice": choice, "text": content}))
+
+    def _pass_on(self, event: engine.Event) -> None:
+        if isinstance(event, engine.Started):
+            tiers = {"device": event.cached_tokens, "host": 0, "disk": 0}
+            computed = event.input_tokens - event.cached_tokens
+            body = {"input_tokens": event.input_tokens, "cached": tiers, "computed": computed}
+            self._say(Event("start", body))
+        elif isinstance(event, engine.Progress) and event.computed_tokens < event.total_tokens:
+            body = {"stage": "extend", "done": event.computed_tokens, "total": event.total_tokens}
+            self._say(Event("progress", body))
+
+    async def _finish(self, event: engine.Finished) -> None:
+        choice = self._choices[event.choice]
+        self._say_words(event.choice, *choice.end(event, self._asked.request.said))
+        if event.error and event.reason != FinishReason.ERROR:
+            self._say(Event("notice", {"text": event.error, "code": "ended"}))
+        await self._save(choice)
+
+    # -- after -------------------------------------------------------------------------------------
+
+    async def put_away(self) -> None:
+        """Every answer becomes a message, however long the disk takes; then the end is told."""
+        while True:
+            is_last = self.last_chance.is_set()
+            for choice in self._choices:
+                if not choice.is_away:
+                    await self._save_or_leave(choice)
+            if all(choice.is_away for choice in self._choices) or is_last:
+                break
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.last_chance.wait(), SAVE_AGAIN_S)
+        if self._error is not None:
+            raise self._error
+        self._raise_failure()
+        self._say(Event("done", await self._done()))
+
+    def _raise_failure(self) -> None:
+        for choice in self._choices:
+            if not choice.is_away:
+                raise RadchatError("the answer is not saved: the next daemon finds it where it ran")
+            if choice.reason == FinishReason.ERROR:
+                reason = choice.error or "the engine could not go on with this answer"
+                raise RadchatError(reason)
+
+    async def _save_or_leave(self, choice: Heard) -> None:
+        try:
+            await self._save(choice)
+        except Exception as error:
+            log.exception("answer %s stays in its running file", choice.id[:8])
+            self._error = self._error or error
+            choice.is_away = True
+
+    async def _save(self, choice: Heard) -> None:
+        """As a message, and tell it. A full disk costs a line and time, not the answer."""
+        if self._error is not None and choice.finished is None:
+            choice.fail(self._error)
+        try:
+            ended = await self._desk.run(lambda: self._end(choice))
+        except RadchatError as error:
+            if not isinstance(error.__cause__, SaveFailed):
+                raise
+            if not self._told_unsaved:
+                text = f"the answer is not saved yet: {error.message}"
+                self._say(Event("notice", {"text": text, "code": "not_saved"}))
+                self._told_unsaved = True
+            return
+        choice.is_away = True
+        placed = None if ended is None else ended.placed
+        self._say_branch(placed)
+        choice.body = self._body(choice, ended)
+        self._say(Event("message", choice.body))
+
+    def _end(self, choice: Heard) -> Ended | None:
+        """On the desk. An answer of which nothing came is none. May be called again."""
+        reason = choice.reason
+        if len(choice.ids) == self._asked.request.said and reason in ("abort", "error"):
+            if self._store.find_running(choice.id) is not None:
+                self._store.abandon(choice.id)
+            self._take_back_branch(choice)
+            return None
+        usage = None
+        if choice.finished is not None:
+            counts, cache = options.usage_json(choice.finished.usage)
+            usage = {**counts, "cache": cache}
+        return self._store.finish(
+            choice.id,
+            ids=choice.ids,
+            parts=choice.parts,
+            finish_reason=reason.value,
+            usage=usage,
+            timing=choice.timing(self._asked.asked_at),
+            stopped=choice.finished is not None and choice.finished.stopped,
+            holds=choice.reasoning or None,
+            extra={"error": choice.error} if choice.error else None,
+        )
+
+    def _take_back_branch(self, choice: Heard) -> None:
+        """A branch made for an answer that never came, unless it is where the new message is."""
+        placed, store = choice.begun.placed, self._store
+        is_first = choice.index == 0
+        if placed is None or not placed.made or (is_first and self._begun.messages):
+            return
+        session, place = self._begun.session, self._asked.prepared.plan.place
+        branch = store.find_branch(session, placed.branch)
+        if branch is None or branch.message != self._parent:
+            return  # somebody went on from it
+        if branch.is_head:
+            before = None if place.branch is None else store.find_branch(session, place.branch)
+            store.move_head(
+                session,
+                branch=None if before is None else before.name,
+                message=place.message,
+            )
+        store.delete_branch(session, placed.branch)
+
+    def _body(self, choice: Heard, ended: Ended | None) -> dict[str, Any]:
+        """The shape of ``ask --json``."""
+        placed = choice.begun.placed if ended is None or ended.placed is None else ended.placed
+        branch = None if placed is None else placed.branch
+        if ended is None and not (choice.index == 0 and self._begun.messages):
+            branch = self._asked.prepared.plan.place.branch
+        params = self._asked.request.params
+        usage = cache = None
+        if choice.finished is not None:
+            usage, cache = options.usage_json(choice.finished.usage)
+        body: dict[str, Any] = {
+            "session": self._begun.session,
+            "message": None if ended is None else choice.id,
+            "parent": self._parent,
+            "branch": branch,
+            "model": self._asked.model,
+            "dtype": self._asked.dtype,
+            "choice": choice.index,
+            "seed": params.seed,
+            "text": choice.text,
+            "reasoning": choice.reasoning or None,
+            "finish_reason": choice.reason.value,
+            "usage": usage,
+            "cache": cache,
+            "timing": choice.timing(self._asked.asked_at),
+        }
+        if params.logprobs is not None:
+            body["logprobs"] = [options.logprob_json(each) for each in choice.logprobs]
+        return body
+
+    async def _done(self) -> dict[str, Any]:
+        bodies = [choice.body for choice in self._choices]
+        first = bodies[0]
+        session = await self._desk.run(lambda: self._store.session(self._begun.session))
+        cached = first["usage"]["cached_input_tokens"]
+        outputs = sum(body["usage"]["output_tokens"] for body in bodies)
+        return {
+            "session": session.id,
+            "name": session.name,
+            "parent": first["parent"],
+            "branches": bodies,
+            "usage": {**first["usage"], "output_tokens": outputs},
+            "cache": first["cache"],
+            "timing": first["timing"],
+            "head": self._head(first),
+            "context": {
+                "used": len(self._asked.request.ids) + first["usage"]["output_tokens"],
+                "limit": self._asked.limit,
+            },
+            "saved_s": cached / self._speed if self._speed else None,
+        }
+
+    def _head(self, first: Mapping[str, Any]) -> dict[str, str | None]:
+        """Where one stands now: at the answer, at the unanswered message, or where one was."""
+        message = first["message"]
+        if message is None:
+            new = self._begun.messages
+            message = new[-1] if new else self._asked.prepared.plan.place.message
+        return {"branch": first["branch"], "message": message}

@@ -1,0 +1,72 @@
+"""What a task of the service says, event by event, to one reader who may leave."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, Self
+
+from radchat.errors import RadchatError
+from radchat.protocol import Event
+
+log = logging.getLogger(__name__)
+
+Work = Coroutine[Any, Any, None]
+Stop = Callable[["asyncio.Task[None]"], object]
+
+
+class Stream:
+    """The events of ``start``'s task. ``aclose``: nobody reads any more, the task is to end."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._pipe: asyncio.Queue[Event | RadchatError | None] = asyncio.Queue()
+        self.say = self._pipe.put_nowait
+
+    def start(
+        self,
+        work: Work,
+        *,
+        stop: Stop = asyncio.Task.cancel,
+        has_begun: Callable[[], bool] = lambda: False,
+    ) -> asyncio.Task[None]:
+        """``has_begun``: something was done that must not be asked for a second time."""
+        self._stop, self._has_begun = stop, has_begun
+        self._task = asyncio.create_task(self._run(work))
+        return self._task
+
+    @property
+    def has_begun(self) -> bool:
+        return self._has_begun()
+
+    async def _run(self, work: Work) -> None:
+        try:
+            await work
+        except asyncio.CancelledError:
+            log.debug("%s was cancelled before it began", self._what)
+        except RadchatError as error:
+            self._pipe.put_nowait(error)
+        except Exception as error:  # logged here: there may be no reader left
+            log.exception("%s failed", self._what)
+            name = type(error).__name__
+            text = f"{self._what} failed inside the daemon ({name}): see `radchat daemon logs`"
+            self._pipe.put_nowait(RadchatError(text))
+        finally:
+            self._pipe.put_nowait(None)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Event:
+        item = await self._pipe.get()
+        if item is None:
+            self._pipe.put_nowait(None)  # the end stays the end
+            raise StopAsyncIteration
+        if isinstance(item, RadchatError):
+            raise item
+        return item
+
+    async def aclose(self) -> None:
+        if not self._task.done():
+            self._stop(self._task)
