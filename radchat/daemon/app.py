@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from starlette.applications import Starlette
@@ -19,23 +18,31 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from radchat.daemon.body import check_arguments, parse_body
 from radchat.daemon.lifecycle import STOPPING
+from radchat.daemon.outgoing import (
+    Events,
+    EventWire,
+    Reader,
+    TooLarge,
+    error_answer,
+    json_answer,
+    unexpected,
+)
 from radchat.errors import Busy, InvalidInput, NotFound, RadchatError
-from radchat.protocol import CONTROL, HEADER, MAX_BODY, METHODS, PROTOCOL, STREAMS, Event, State
+from radchat.protocol import CONTROL, HEADER, MAX_BODY, METHODS, PROTOCOL, STREAMS, State
 
 KEEP_ALIVE_S = 10.0  # a comment this often while nothing else is said
-READ_AHEAD = 64  # events; a client that reads slowly holds up its stream, not our memory
 LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
 log = logging.getLogger("radchat.app")
 
 
 class Service(Protocol):
-    """What answers: one async method an RPC, dots as underscores, arguments by keyword.
+    """What answers: one method an RPC, dots as underscores, arguments by keyword.
 
-    A streaming method returns ``Events``.
+    Each is async, but for the streaming ones, which return ``Events``.
     """
 
     @property
@@ -45,18 +52,6 @@ class Service(Protocol):
     async def start(self) -> None: ...  # open the store, start the engine's thread
     async def close(self) -> None: ...  # after the last request
     async def status(self) -> dict[str, Any]: ...
-
-
-class Events(Protocol):
-    """A stream of events: an async generator, or the like with an attribute ``has_begun`` (whether
-    something was done that must not be asked for a second time; without it, nothing ever is).
-
-    When its client goes away it meets CancelledError where it waits, then ``aclose``, which cancels
-    the request, quickly.
-    """
-
-    def __aiter__(self) -> AsyncIterator[Event]: ...
-    async def aclose(self) -> None: ...
 
 
 class Stopper(Protocol):
@@ -116,7 +111,7 @@ class App:
     # -- routes ------------------------------------------------------------------------------------
 
     async def _health(self, _request: Request) -> Response:
-        return _json(self._health_body())
+        return json_answer(self._health_body())
 
     def _health_body(self) -> dict[str, Any]:
         about = self._daemon.about()
@@ -128,17 +123,17 @@ class App:
             self._admit(method, request)
             args = parse_body(await _read(request))
             if method in CONTROL:
-                return _json(await self._control(method, args))
+                return json_answer(await self._control(method, args))
             with self._counted():
                 service = await self._up()
                 handler = _handler(service, method, args)
                 if method not in STREAMS:
-                    return _json(await handler(**args))
+                    return json_answer(await handler(**args))
             return _EventResponse(self, method, handler(**args))
         except RadchatError as error:
-            return _error(error)
+            return error_answer(error)
         except Exception as error:
-            return _error(_unexpected(method, error))
+            return error_answer(unexpected(method, error))
 
     def _admit(self, method: str, request: Request) -> None:
         if method not in METHODS:
@@ -209,8 +204,8 @@ class App:
 
     async def stream(self, method: str, events: Events, receive: Receive, send: Send) -> None:
         """Events to the client until the last, until it goes, or until the daemon stops."""
-        wire = _EventWire(send)
-        reader = _Reader(events)
+        wire = EventWire(send)
+        reader = Reader(events)
         gone = reader.watch(_disconnected(receive))
         cut = reader.watch(self.cut.wait())
         with self._counted():
@@ -234,7 +229,7 @@ class App:
             except RadchatError as error:
                 await wire.error(error)
             except Exception as error:
-                await wire.error(_unexpected(method, error))
+                await wire.error(unexpected(method, error))
             finally:
                 await reader.close(method, gone, cut)
 
@@ -248,88 +243,6 @@ class _EventResponse(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         await self._app.stream(self._method, self._events, receive, send)
-
-
-class _Reader:
-    """Reads a stream ahead in one task, so that what comes together is sent together."""
-
-    def __init__(self, events: Events) -> None:
-        self._events = events
-        self._read: list[Event] = []
-        self._wake = asyncio.Event()  # something was read, or has ended
-        self._room = asyncio.Event()  # what was read has been taken
-        self.task = self.watch(self._read_on())
-
-    def watch(self, work: Coroutine[Any, Any, object]) -> asyncio.Task[object]:
-        """A task whose end is a reason to look up."""
-        task = asyncio.create_task(work)
-        task.add_done_callback(lambda _task: self._wake.set())
-        return task
-
-    async def _read_on(self) -> None:
-        async for event in self._events:
-            self._read.append(event)
-            self._wake.set()
-            if len(self._read) >= READ_AHEAD:
-                self._room.clear()
-                await self._room.wait()
-
-    @property
-    def ended(self) -> bool:
-        return self.task.done() and not self._read
-
-    async def batch(self, patience_s: float) -> list[Event]:
-        """What has been read; empty at the stream's end, or after a time without any."""
-        if not self._read and not self.task.done():
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(patience_s):
-                    await self._wake.wait()
-        self._wake.clear()
-        self._room.set()
-        batch, self._read = self._read, []
-        return batch
-
-    async def close(self, method: str, *watched: asyncio.Task[object]) -> None:
-        """End what is pending, then the stream: its ``finally`` has run when this returns."""
-        pending = [self.task, *watched]
-        for task in pending:
-            task.cancel()
-        await asyncio.gather(*pending, return_exceptions=True)
-        try:
-            await self._events.aclose()
-        except Exception as error:
-            _unexpected(method, error)
-
-
-class _EventWire:
-    """Writes server-sent events; what fails before the first is an answer with a status."""
-
-    def __init__(self, send: Send) -> None:
-        self._send = send
-        self.started = False
-
-    async def _write(self, body: bytes, *, more: bool = True) -> None:
-        if not self.started:
-            self.started = True
-            headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store")]
-            await self._send({"type": "http.response.start", "status": 200, "headers": headers})
-        await self._send({"type": "http.response.body", "body": body, "more_body": more})
-
-    async def events(self, events: Sequence[Event]) -> None:
-        await self._write(b"".join(event.encode() for event in events))
-
-    async def comment(self) -> None:
-        await self._write(b": still here\n\n")
-
-    async def end(self) -> None:
-        await self._write(b"", more=False)
-
-    async def error(self, error: RadchatError) -> None:
-        if self.started:
-            await self._write(Event("error", error.to_json()).encode(), more=False)
-            return
-        self.started = True
-        await _send_error(error, self._send)
 
 
 def _handler(service: Service, method: str, args: dict[str, Any]) -> Callable[..., Any]:
@@ -366,42 +279,11 @@ async def _read(request: Request) -> bytes:
     return b"".join(pieces)
 
 
-class TooLarge(InvalidInput):
-    http_status = 413
-
-    def __init__(self, size: int) -> None:
-        super().__init__(f"the body is over the limit of {MAX_BODY:,} bytes", limit=MAX_BODY)
-        self.size = size
-
-
-def _json(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return Response(json.dumps(body), status, headers, media_type="application/json")
-
-
-def _error(error: RadchatError) -> Response:
-    # What is left of a body that was refused unread is not the next request.
-    headers = {"connection": "close"} if isinstance(error, TooLarge) else None
-    return _json({"error": error.to_json()}, error.http_status, headers)
-
-
-async def _send_error(error: RadchatError, send: Send) -> None:
-    async def receive() -> Message:
-        return {"type": "http.disconnect"}
-
-    await _error(error)({"type": "http", "method": "POST"}, receive, send)
-
-
 async def _http_error(_request: Request, error: Exception) -> Response:
     """Starlette's own: no such route, another verb."""
     assert isinstance(error, HTTPException)
     failure = NotFound(f"no such address: {error.detail}")
-    return _json({"error": failure.to_json()}, error.status_code)
-
-
-def _unexpected(method: str, error: Exception) -> RadchatError:
-    log.error("%s failed", method, exc_info=error)
-    kind = type(error).__name__
-    return RadchatError(f"{method} failed inside the daemon ({kind}): see `radchat daemon logs`")
+    return json_answer({"error": failure.to_json()}, error.status_code)
 
 
 # -- who may ask -----------------------------------------------------------------------------------
@@ -424,8 +306,8 @@ def _guard(inner: ASGIApp) -> ASGIApp:
             await inner(scope, receive, send)
             return
         body = {"error": {"code": "forbidden", "message": f"foreign {problem}", "exit_code": 1}}
-        answer: Awaitable[None] = _json(body, 403, {"connection": "close"})(scope, receive, send)
-        await answer
+        refusal = json_answer(body, 403, {"connection": "close"})
+        await refusal(scope, receive, send)
 
     return guarded
 

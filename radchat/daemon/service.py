@@ -20,7 +20,7 @@ from radchat.daemon.answering import Answer
 from radchat.daemon.arguments import ChatHead, FileText, Generate, Kind, Options
 from radchat.daemon.cache_methods import CacheMethods
 from radchat.daemon.finding import find_session
-from radchat.daemon.streams import Stream
+from radchat.daemon.streams import Running, Stream
 from radchat.daemon.worker import Worker
 from radchat.errors import RadchatError
 from radchat.models import registry
@@ -37,8 +37,8 @@ EXIT_BROKEN = 70
 class Service(CacheMethods):
     def __init__(self, places: Places, config: Config) -> None:
         super().__init__(places, config, Worker(_engine_broke))
-        self._answers: dict[str, tuple[Answer, asyncio.Task[None]]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._answers: dict[str, tuple[Answer, Running]] = {}
+        self._tasks: set[Running] = set()
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -202,20 +202,18 @@ class Service(CacheMethods):
         stream = Stream("generate")
         answer = Answer(ask, self._desk, self._engines, self._worker, stream.say)
 
-        async def work() -> None:
-            try:
-                await answer.run()
-            finally:
-                del self._answers[answer.id]
+        def forget(task: Running) -> None:
+            self._tasks.discard(task)
+            del self._answers[answer.id]
 
         task = stream.start(
-            work(),
+            answer.run,
             stop=lambda task: _end(answer, task),
             has_begun=lambda: answer.has_begun,
         )
         self._answers[answer.id] = answer, task
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(forget)
         return stream
 
     def models_load(
@@ -248,7 +246,7 @@ class Service(CacheMethods):
                 }
                 stream.say(Event("done", body))
 
-        stream.start(load())
+        stream.start(load)
         return stream
 
     async def models_unload(
@@ -262,7 +260,7 @@ class Service(CacheMethods):
         return {"models": self._models()}
 
 
-def _end(answer: Answer, task: asyncio.Task[None]) -> None:
+def _end(answer: Answer, task: Running) -> None:
     if answer.cancel():
         task.cancel()
 

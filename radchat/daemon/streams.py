@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Coroutine
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
+from radchat.daemon.outgoing import unexpected
 from radchat.errors import RadchatError
 from radchat.protocol import Event
 
-log = logging.getLogger(__name__)
-
-Work = Coroutine[Any, Any, None]
-Stop = Callable[["asyncio.Task[None]"], object]
+Work = Callable[[], Coroutine[Any, Any, None]]
+Running: TypeAlias = "asyncio.Task[RadchatError | None]"  # gives what ended it
+Stop = Callable[[Running], object]
 
 
 class Stream:
@@ -30,30 +29,31 @@ class Stream:
         *,
         stop: Stop = asyncio.Task.cancel,
         has_begun: Callable[[], bool] = lambda: False,
-    ) -> asyncio.Task[None]:
+    ) -> Running:
         """``has_begun``: something was done that must not be asked for a second time."""
         self._stop, self._has_begun = stop, has_begun
         self._task = asyncio.create_task(self._run(work))
+        self._task.add_done_callback(self._ended)
         return self._task
 
     @property
     def has_begun(self) -> bool:
         return self._has_begun()
 
-    async def _run(self, work: Work) -> None:
+    async def _run(self, work: Work) -> RadchatError | None:
         try:
-            await work
-        except asyncio.CancelledError:
-            log.debug("%s was cancelled before it began", self._what)
+            await work()
         except RadchatError as error:
-            self._pipe.put_nowait(error)
+            return error
         except Exception as error:  # logged here: there may be no reader left
-            log.exception("%s failed", self._what)
-            name = type(error).__name__
-            text = f"{self._what} failed inside the daemon ({name}): see `radchat daemon logs`"
-            self._pipe.put_nowait(RadchatError(text))
-        finally:
-            self._pipe.put_nowait(None)
+            return unexpected(self._what, error)
+        return None
+
+    def _ended(self, task: Running) -> None:
+        error = None if task.cancelled() else task.result()
+        if error is not None:
+            self._pipe.put_nowait(error)
+        self._pipe.put_nowait(None)
 
     def __aiter__(self) -> Self:
         return self

@@ -249,6 +249,18 @@ def test_a_turn_cut_before_it_began_may_be_asked_again_and_has_left_nothing(
     run(main())
 
 
+def test_an_answer_that_is_closed_at_once_is_forgotten_at_once(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path) as home:
+            stream = home.service.generate(where=WHERE, text="x", new_session=True)
+            await stream.aclose()
+            assert [event async for event in stream] == []
+            assert not home.service.busy
+            assert (await home.service.status())["answers"] == 0
+
+    run(main())
+
+
 # -- the stream's hot path -------------------------------------------------------------------------
 
 
