@@ -64,12 +64,6 @@ def parse_dtype(text: str) -> str:
     return text
 
 
-def parse_persist(text: str) -> str:
-    if text not in ("auto", "off", "always"):
-        raise ValueError("want auto, off or always")
-    return text
-
-
 def parse_level(text: str) -> str:
     if text.lower() not in ("debug", "info", "warning", "error"):
         raise ValueError("want debug, info, warning or error")

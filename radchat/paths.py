@@ -72,10 +72,6 @@ class Places:
         return self.data / "daemon.lock"
 
     @property
-    def attachments(self) -> Path:
-        return self.data / "attachments"
-
-    @property
     def running(self) -> Path:
         """Ids of answers being generated, one append-only file each."""
         return self.data / "running"

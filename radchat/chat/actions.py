@@ -53,9 +53,10 @@ def _new(chat: Chat, rest: str) -> None:
         session=None,
         new=True,
         name=rest or None,
+        ephemeral=chat.is_ephemeral,
         model=chat.arguments.get("model"),
     )
-    chat.enter(opened)
+    chat.enter(opened, made=True)
     chat.host.note(f"new session {one_line(str(opened.get('name') or opened['id']))}")
 
 
@@ -141,7 +142,8 @@ def _edit(chat: Chat, rest: str) -> None:
     if not turns:
         raise InvalidInput("no turn of yours to edit here")
     chat.default = str(turns[-1]["text"])
-    chat.editing = str(turns[-1]["id"])
+    own = log["session"] == chat.session.get("id")
+    chat.editing = str(turns[-1]["id"]) if own else f"{log['session']}:{turns[-1]['id']}"
     chat.host.note("change it and press Enter; Ctrl+C leaves it as it is")
 
 
@@ -196,7 +198,7 @@ def _think(chat: Chat, rest: str) -> None:
 
 
 def _cache(chat: Chat, rest: str) -> None:  # noqa: ARG001
-    for line in cache_view.stats(chat.call("cache.stats"), chat.host.columns):
+    for line in cache_view.stats(chat.ready().call("cache.stats"), chat.host.columns):
         chat.host.out(line)
 
 

@@ -18,6 +18,8 @@ def _number(value: Any) -> str:
 
 
 def stats(result: Mapping[str, Any], columns: int | None) -> list[str]:
+    if result.get("total_tokens") is None:
+        return _fit(["nothing is cached: no model is loaded"], columns)
     lines = []
     for key, letter, name in TIERS:
         tier = (result.get("tiers") or {}).get(key)
@@ -32,13 +34,12 @@ def stats(result: Mapping[str, Any], columns: int | None) -> list[str]:
     lines += [
         f"{key:<10}{count(result[f'{key}_tokens'])} tokens"
         for key in ("total", "free", "evictable", "locked")
-        if result.get(f"{key}_tokens") is not None
     ]
     if result.get("requests") is not None:
         lines.append(f"{'requests':<10}{count(result['requests'])}")
     if result.get("hit_rate") is not None:
         lines.append(f"{'hit rate':<10}{100 * result['hit_rate']:.1f}% of all input tokens")
-    return _fit(lines or ["nothing is cached: no model is loaded"], columns)
+    return _fit(lines, columns)
 
 
 def entries(result: Mapping[str, Any], columns: int | None) -> list[str]:

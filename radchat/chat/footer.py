@@ -78,10 +78,10 @@ def share(part: int, whole: int) -> str:
     return f"{percent:.1f}%"
 
 
-def place(branch: str | None, message: str | None) -> str:
-    """branch@id, as every line that says where one is writes it."""
-    where = f"{one_line(branch or '')}@{message[:4]}" if message else one_line(branch or "")
-    return where or "(empty)"
+def place(branch: str | None, message: str | None, short: str | None = None) -> str:
+    """branch@id, as in every line that says where one is; ``short``: as much of it as is enough."""
+    where = one_line(branch or "")
+    return (f"{where}@{short or message[:4]}" if message else where) or "(empty)"
 
 
 def where(result: Mapping[str, Any]) -> str:
@@ -91,7 +91,7 @@ def where(result: Mapping[str, Any]) -> str:
     if isinstance(head, Mapping):
         branch, message = head.get("branch"), head.get("message")
     name = one_line(str(result.get("name") or result.get("session") or ""))
-    return f"{name}{SEPARATOR}{place(branch, result.get('short') or message)}"
+    return f"{name}{SEPARATOR}{place(branch, message, result.get('short'))}"
 
 
 def footer(answer: Mapping[str, Any], *, context: Mapping[str, Any], saved_s: float | None) -> str:
@@ -99,7 +99,7 @@ def footer(answer: Mapping[str, Any], *, context: Mapping[str, Any], saved_s: fl
     usage = answer.get("usage") or {}
     timing = answer.get("timing") or {}
     model = " ".join(str(answer[key]) for key in ("model", "dtype") if answer.get(key))
-    parts = [place(answer.get("branch"), answer.get("short") or answer.get("message"))]
+    parts = [place(answer.get("branch"), answer.get("message"), answer.get("short"))]
     if model:
         parts.append(one_line(model))
     parts.append(_context(context))

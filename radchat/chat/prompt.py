@@ -46,10 +46,11 @@ class Prompt:
     ) -> None:
         """``history`` None keeps none on disk; ``toolbar`` gives a line below the prompt, or ""."""
         self._pastes: list[str] = []
+        self._history = _history(history, self._expand)
         self._toolbar = toolbar
         self.had_text = False  # when Ctrl+C ended the last read
         self._session: PromptSession[str] = PromptSession(
-            history=_history(history),
+            history=self._history,
             multiline=True,
             key_bindings=self._keys(),
             enable_suspend=True,
@@ -88,6 +89,11 @@ class Prompt:
 
         with contextlib.suppress(RuntimeError):  # the prompt has just ended
             loop.call_soon_threadsafe(above)
+
+    def keep_history(self, keeps: bool | None) -> None:
+        """Whether what is typed is for the history file; None: not known yet, told later."""
+        if isinstance(self._history, _CleanHistory):
+            self._history.keep(keeps)
 
     # --- pastes ---
 
@@ -151,18 +157,36 @@ class Prompt:
 
 
 class _CleanHistory(FileHistory):
-    """History that no half of a surrogate, and no vanished disk, can break."""
+    """History that no half of a surrogate, and no vanished disk, can break; pastes are in it whole:
+    their placeholders mean nothing in another chat.
+    """
+
+    def __init__(self, path: Path, whole: Callable[[str], str]) -> None:
+        super().__init__(path)
+        self._whole = whole
+        self._keeps: bool | None = True
+        self._held: list[str] = []  # until it is known whether they may be kept
+
+    def keep(self, keeps: bool | None) -> None:
+        self._keeps = keeps
+        if keeps is not None:
+            held, self._held = self._held, []
+            for string in held:
+                self.store_string(string)
 
     def store_string(self, string: str) -> None:
-        with contextlib.suppress(OSError):
-            super().store_string(join_surrogates(string))
+        if self._keeps is None:
+            self._held.append(string)
+        elif self._keeps:
+            with contextlib.suppress(OSError):
+                super().store_string(join_surrogates(self._whole(string)))
 
 
-def _history(path: Path | None) -> History:
+def _history(path: Path | None, whole: Callable[[str], str]) -> History:
     if path is None:
         return InMemoryHistory()
     try:
-        return _CleanHistory(private_file(path))
+        return _CleanHistory(private_file(path), whole)
     except OSError:  # a read-only home is no reason not to talk
         return InMemoryHistory()
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from radchat.chat import actions, commands
 from radchat.chat.files import load
-from radchat.chat.footer import where
+from radchat.chat.footer import place, where
 from radchat.chat.host import Host
 from radchat.chat.opening import Opening
 from radchat.chat.prompt import Prompt
@@ -25,7 +25,7 @@ from radchat.chat.text import clean, one_line
 from radchat.chat.turn import run_turn
 from radchat.chat.view import Answer, View
 from radchat.client import Client
-from radchat.errors import NotFound, RadchatError
+from radchat.errors import Busy, ContextOverflow, NotFound, RadchatError, Unreachable
 
 FIRST_LOOK_S = 0.08  # a daemon that is up has opened the session by then: its lines come first
 SETTLE_S = 3.0  # for a cut-off answer to be written down
@@ -60,7 +60,7 @@ class Chat:
         self._unsure: Answer | None = None  # cut off; the daemon may still be writing it down
         self.is_over = False
         self.has_talked = False
-        self._made_session = False
+        self._made: set[str] = set()  # sessions of this chat's in which nothing was said yet
         self._start = start
         self._at = start.at
         self.prompt = prompt or Prompt(
@@ -68,6 +68,7 @@ class Chat:
             toolbar=self._toolbar if not host.plain else None,
             colors=host.paints(sys.stdout),
         )
+        self.prompt.keep_history(None)
         self.opening = self._open(start)
 
     # --- opening ---
@@ -93,16 +94,23 @@ class Chat:
 
     def _opened(self, session: dict[str, Any]) -> None:
         """Told by the opening thread; the loop reads these only after ``ready``."""
-        self.enter(session)
-        self._made_session = self._start.is_new
+        self.enter(session, made=self._start.is_new)
         if self._start.is_new and session.get("last"):
             self._say(last_line(session["last"]))
 
-    def enter(self, session: dict[str, Any]) -> None:
-        """Talk in this session from now on, at its HEAD."""
+    def enter(self, session: dict[str, Any], *, made: bool = False) -> None:
+        """Talk in this session from now on, at its HEAD; ``made``: for this chat, just now."""
         self.session = session
+        if made:
+            self._made.add(str(session["id"]))
+        self.prompt.keep_history(not self.is_ephemeral)
         self.head = {"branch": session.get("branch"), "message": session.get("head")}
         self.has_talked = bool(session.get("messages"))
+
+    @property
+    def is_ephemeral(self) -> bool:
+        """Of the session one is in, not of the chat: one may go from a kept one to another."""
+        return bool(self.session.get("ephemeral", self._start.ephemeral))
 
     def _toolbar(self) -> str:
         return one_line(self.opening.text)
@@ -156,30 +164,45 @@ class Chat:
         except KeyboardInterrupt:
             self.host.status("")
             self.host.note("cancelled")
-            self.default = self.default or ("" if text.startswith("/") else text)
         except RadchatError as error:
             self.host.status("")
             print(f"error: {clean(error.message)}", file=sys.stderr)
-            if error.code in ("unreachable", "busy", "context_length_exceeded"):
-                self.default = self.default or ("" if text.startswith("/") else text)
         sys.stdout.flush()
 
     def _handle(self, text: str) -> None:
+        ref, self.editing = self.editing, None
         if text.startswith("!") and text[1:].strip():
             actions.shell(text[1:])
         elif commands.is_command(text):
             name, rest = commands.parse(text)
             actions.ACTIONS[name](self, rest)
-        elif self.editing is not None:
-            ref, self.editing = self.editing, None
+        elif ref is not None:
             self.generate(kind="edit", ref=ref, text=text)
         else:
             self.generate(kind="turn", text=text)
 
     def generate(self, **args: Any) -> None:
-        """One turn, from where this chat stands; its HEAD follows."""
-        client = self._settled()
-        files = self.files + _named_files(str(args.get("text") or ""))
+        """One turn, from where this chat stands; its HEAD follows, also where it ends in an error:
+        what came so far is kept by the daemon, or found again by the next one.
+        """
+        view = self._view()
+        try:
+            client = self._settled()
+            payload = self._payload(args)
+            self.host.status("waiting")
+            _, cancelled = run_turn(client, payload, view)
+        except (RadchatError, KeyboardInterrupt) as error:
+            if not self._follow(view.answer) and _may_pass(error):
+                self._offer(args)
+            raise
+        self.host.status("")
+        is_begun = self._follow(view.answer)
+        if cancelled:
+            if not is_begun:
+                self._offer(args)
+            self.host.note("cancelled: what came so far is kept" if is_begun else "cancelled")
+
+    def _payload(self, args: dict[str, Any]) -> dict[str, Any]:
         payload = {
             **self.host.here(),
             "options": {},
@@ -188,29 +211,42 @@ class Chat:
             **args,
             "session": self.session.get("id"),
             "head": self.head,
-            "ephemeral": self._start.ephemeral,
+            "ephemeral": self.is_ephemeral,
         }
+        payload.pop("files", None)
         if args["kind"] in ("turn", "edit"):
-            payload["files"] = [*self.arguments.get("files", ()), *files]
+            named = _named_files(str(args.get("text") or ""))
+            payload["files"] = [*self.arguments.get("files", ()), *self.files, *named]
         if self._at is not None and args["kind"] == "turn":
             payload["at"] = self._at
-        view = self._view()
-        self.host.status("waiting")
-        answer, cancelled = run_turn(client, payload, view)
-        self.host.status("")
-        if answer.head is not None:
-            self.head = answer.head
-            self.session["name"] = (answer.done or answer.init).get("name")  # its first words
-            self.context = answer.done.get("context") or self.context
-            if not answer.done:
-                self._unsure = answer
-            self.has_talked = True
-            self.files, self._at = [], None
-            self.arguments.pop("files", None)
-        elif cancelled:
-            self.default = str(args.get("text") or "")
-        if cancelled:
-            self.host.note("cancelled: what came so far is kept" if answer.head else "cancelled")
+        return payload
+
+    def _follow(self, answer: Answer) -> bool:
+        """Stand where this answer does. False: none was begun."""
+        if answer.head is None:
+            return False
+        told = answer.done or answer.init
+        self._adopt(told.get("session"))
+        self.head = answer.head
+        self.session["name"] = told.get("name")  # its first words
+        self.context = answer.done.get("context") or self.context
+        self._unsure = None if answer.done else answer
+        self.has_talked = True
+        self._made.discard(str(self.session.get("id")))
+        self.files, self._at = [], None
+        self.arguments.pop("files", None)
+        return True
+
+    def _offer(self, args: dict[str, Any]) -> None:
+        """The words again, of a turn that was not begun; an edit is still one."""
+        self.default = self.default or str(args.get("text") or "")
+        self.editing = args.get("ref") if args["kind"] == "edit" else None
+
+    def _adopt(self, session: str | None) -> None:
+        """A REF into another session led there: it is this chat's from now on."""
+        if session is not None and session != self.session.get("id"):
+            where = self.host.here()["where"]
+            self.enter(self.ready().call("sessions.open", where=where, session=session))
 
     def call(self, method: str, **args: Any) -> dict[str, Any]:
         """One question about this chat's session, asked from its own HEAD."""
@@ -223,24 +259,31 @@ class Chat:
     def _settled(self) -> Client:
         """The daemon, once an answer that was cut off is where this chat believes to stand."""
         client = self.ready()
-        answer, self._unsure = self._unsure, None
+        answer = self._unsure
         if answer is None or not answer.heard:
             return client
         deadline = time.monotonic() + SETTLE_S
-        while time.monotonic() < deadline:
+        asked = {"where": self.host.here()["where"], "session": self.session.get("id"), "n": 1}
+        while True:
             try:
-                session = self.session.get("id")
-                where = self.host.here()["where"]
-                client.call("log", where=where, session=session, n=1, head=answer.head)
+                client.call("log", **asked, head=answer.head)
+                break
             except NotFound:
-                time.sleep(0.05)
-            else:
-                return client
-        self.head = {"branch": answer.init.get("branch"), "message": answer.init.get("user")}
+                if time.monotonic() > deadline:
+                    self.head = {
+                        "branch": answer.init.get("branch"),
+                        "message": answer.init.get("user"),
+                    }
+                    at = place(self.head["branch"], self.head["message"])
+                    self.host.note(f"nothing of the last answer was kept: going on from {at}")
+                    break
+            time.sleep(0.05)
+        self._unsure = None
         return client
 
     def moved(self, result: dict[str, Any]) -> None:
         """Go where an answer of fork, switch, undo or redo says, and offer its text."""
+        self._adopt(result.get("session"))
         self.head = {"branch": result.get("branch"), "message": result.get("head")}
         self._at = None
         if result.get("text"):
@@ -259,14 +302,19 @@ class Chat:
         )
 
     def _goodbye(self) -> None:
-        """How to go on; a session in which nothing was said is not kept."""
+        """How to go on; sessions in which nothing was said are not kept."""
         name = self.session.get("name") or self.session.get("id")
-        if name and self.has_talked and not self._start.ephemeral:
+        if name and self.has_talked and not self.is_ephemeral:
             self.host.note(f"Continue: radchat chat -r {one_line(str(name))}")
-        elif self._made_session and self.opening.client is not None and not self.has_talked:
+        if self._made and self.opening.client is not None:
             where = self.host.here()["where"]
             with contextlib.suppress(RadchatError):
-                self.opening.client.call("sessions.rm", where=where, sessions=[self.session["id"]])
+                self.opening.client.call("sessions.rm", where=where, sessions=sorted(self._made))
+
+
+def _may_pass(error: BaseException) -> bool:
+    """The same words may be sent again: nothing was wrong with them."""
+    return isinstance(error, (KeyboardInterrupt, Busy, Unreachable, ContextOverflow))
 
 
 def _named_files(text: str) -> list[dict[str, str]]:

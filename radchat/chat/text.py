@@ -17,7 +17,7 @@ _HIGH = ("\ud800", "\udbff")
 
 
 def join_surrogates(text: str) -> str:
-    """Paired halves become their character, an unpaired one U+FFFD (cases.md TK-09)."""
+    """Paired halves become their character, an unpaired one U+FFFD."""
     if not _SURROGATE.search(text):
         return text
     return _SURROGATE.sub(_join, text)

@@ -17,6 +17,8 @@ from radchat.daemon.lifecycle import is_held, log_tail
 from radchat.errors import NotFound, Unreachable
 
 daemon_app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
+# of a status; null while there is no daemon to ask, or it has only just started
+STATUS = ("state", "pid", "build", "model", "device", "executor", "kv", "running", "waiting")
 FOLLOW_S = 0.2  # between looks at a log that is followed
 
 
@@ -84,7 +86,8 @@ def status(ctx: typer.Context) -> None:
     except Unreachable as error:
         if error.data.get("running", True):
             raise
-        found = {"state": "stopped", "pid": None}
+        found = {"state": "stopped"}
+    found = {**dict.fromkeys(STATUS), **found}
     if cli.json:
         cli.data(found)
         return

@@ -23,7 +23,7 @@ from radchat.errors import InvalidInput, UsageError
 
 def undo(
     ctx: typer.Context,
-    number: Annotated[int, typer.Argument(metavar="[N]", help="how many turns")] = 1,
+    number: Annotated[int, typer.Argument(metavar="[N]", min=1, help="how many turns")] = 1,
 ) -> None:
     """Go back N turns. They stay in the tree."""
     _step(common.of(ctx), "undo", n=number)
@@ -92,9 +92,7 @@ def continue_(
 def _again(cli: common.Cli, args: dict[str, Any], generation: Generation, *, one: bool) -> None:
     model = choose(cli, generation.model, is_new=False)
     args = {**generation.arguments(), **args} | ({"model": model} if model else {})
-    answer = talk(cli, args, form="json" if cli.json else "text", one=one)
-    if not cli.json:
-        cli.moved(answer.done)
+    talk(cli, args, form="json" if cli.json else "text", one=one)
 
 
 def _edited(cli: common.Cli, ref: str) -> str:

@@ -63,9 +63,7 @@ def _ask(cli: common.Cli, args: dict[str, Any], generation: Generation) -> None:
     model = choose(cli, generation.model, is_new=False)
     args = {**generation.arguments(), **args}
     args |= {"model": model} if model else {}
-    answer = talk(cli, args, form="json" if cli.json else "text", one=False)
-    if not cli.json:
-        cli.moved(answer.done)
+    talk(cli, args, form="json" if cli.json else "text", one=False)
 
 
 def switch(

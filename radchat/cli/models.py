@@ -7,7 +7,7 @@ no daemon and load nothing.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -15,9 +15,6 @@ from radchat.chat.text import one_line
 from radchat.cli.choose_model import megabytes, pull_with_progress, suggestion_lines
 from radchat.cli.common import Cli, of, table
 from radchat.errors import NotFound, Unreachable
-
-if TYPE_CHECKING:
-    pass
 
 models_app = typer.Typer(
     rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]}

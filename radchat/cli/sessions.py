@@ -86,7 +86,7 @@ def rm(
     cli = common.of(ctx)
     named = ", ".join(one_line(s) for s in sessions)
     cli.confirm(f"delete {named} for good?", yes=yes)
-    result = cli.call("sessions.rm", sessions=sessions)
+    result = cli.client.call("sessions.rm", where=cli.here()["where"], sessions=sessions)
     if cli.json:
         cli.data(result)
         return

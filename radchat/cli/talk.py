@@ -37,7 +37,10 @@ def check_format(cli: Cli, output_format: str | None) -> str:
 def talk(
     cli: Cli, args: dict[str, Any], *, form: str = "text", streams: bool = True, one: bool = True
 ) -> Answer:
-    """Run the call and show it. ``one``: its JSON is that of `ask`, else the list of branches."""
+    """Run the call, show it, and say where one is now.
+
+    ``one``: its JSON is that of `ask`, else the list of branches.
+    """
     payload = {**cli.here(), **args}
     if form == "stream-json":
         return _lines(cli, payload)
@@ -59,6 +62,8 @@ def talk(
     except (KeyboardInterrupt, SystemExit, RadchatError):
         view.finish()
         raise
+    if form == "text":
+        cli.moved(answer.done)
     if form == "json":
         cli.data(answer.branches[0] if one and answer.branches else answer.done)
     return answer

@@ -26,7 +26,7 @@ def tree(
     ] = False,
     lru: Annotated[bool, typer.Option("--lru", help="the order in which KV would go")] = False,
     filter_: Annotated[str, typer.Option("--filter", metavar="|".join(FILTERS))] = "default",
-    depth: Annotated[int | None, typer.Option("--depth", metavar="N")] = None,
+    depth: Annotated[int | None, typer.Option("--depth", metavar="N", min=1)] = None,
     ids: Annotated[bool, typer.Option("--ids", help="whole message ids")] = False,
 ) -> None:
     """The session as a tree of messages. Never loads a model."""
@@ -34,9 +34,7 @@ def tree(
     if filter_ not in FILTERS:
         raise UsageError(f"--filter {filter_}: want {', '.join(FILTERS)}")
     cache = show_cache or lru
-    result = cli.call(
-        "tree", ref=ref, show_cache=cache, lru=cache, filter=filter_, depth=depth, ids=ids
-    )
+    result = cli.call("tree", ref=ref, show_cache=cache, lru=cache, filter=filter_, depth=depth)
     if cli.json:
         cli.data(result)
         return
@@ -47,7 +45,9 @@ def tree(
 def log(
     ctx: typer.Context,
     ref: Annotated[str | None, typer.Argument(metavar="[REF]")] = None,
-    number: Annotated[int | None, typer.Option("-n", metavar="N", help="the last N turns")] = None,
+    number: Annotated[
+        int | None, typer.Option("-n", metavar="N", min=1, help="the last N turns")
+    ] = None,
     response: Annotated[
         bool, typer.Option("-r", "--response", help="only the last answer's text")
     ] = False,

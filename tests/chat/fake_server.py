@@ -143,6 +143,7 @@ def answer_events(
     message: str = "d9f1" + "0" * 28,
     branch: str = "main",
     finish_reason: str = "stop",
+    session: str = "e7f2" + "0" * 28,
     before: Iterable[Event] = (),
 ) -> Iterable[Event]:
     """The events of one whole answer, made of these pieces of text."""
@@ -150,7 +151,7 @@ def answer_events(
         "init",
         {
             "request": "r1",
-            "session": "e7f2" + "0" * 28,
+            "session": session,
             "name": "report-q3",
             "branch": branch,
             "parent": "c2aa" + "0" * 28,
@@ -172,7 +173,7 @@ def answer_events(
         text.append(piece)
         yield Event("delta", {"choice": 0, "text": piece})
     ask = {
-        "session": "e7f2" + "0" * 28,
+        "session": session,
         "message": message,
         "parent": "c2aa" + "0" * 28,
         "branch": branch,

@@ -85,15 +85,16 @@ def test_bytes_that_are_no_text_are_refused_with_their_place() -> None:
 def test_a_silent_pipe_is_noted_and_then_refused() -> None:
     read, write = os.pipe()
     notes: list[str] = []
-    start = time.monotonic()
     try:
-        with pytest.raises(InvalidInput, match="--no-stdin") as caught:
-            stdin.compose(["q"], note=notes.append, timeout_s=2.3, descriptor=read)
+        for timeout_s, noted in ((0.1, 0), (2.1, 1)):
+            with pytest.raises(InvalidInput, match="--no-stdin") as caught:
+                stdin.compose(["q"], note=notes.append, timeout_s=timeout_s, descriptor=read)
+            assert caught.value.exit_code == 42
+            assert f"silent for {timeout_s:g} s" in caught.value.message
+            assert len(notes) == noted  # said after 2 s, where it waits for so long
     finally:
         os.close(read)
         os.close(write)
-    assert caught.value.exit_code == 42
-    assert 2.2 < time.monotonic() - start < 5
     assert "waiting for text on stdin" in notes[0]
 
 
@@ -217,6 +218,22 @@ def test_stdout_holds_the_answer_alone_and_no_escape(run: Run, daemon: FakeDaemo
     assert "this recomputes 8,371 tokens" in done.err
     assert "hm\\x1b[2J" in done.err
     assert "\x1b" not in done.err
+
+
+@pytest.mark.parametrize("flags", [(), ("-c",), ("--at", "d9f1"), ("--no-stream",)], ids=str)
+def test_where_one_is_now_is_said_though_the_footer_is_for_terminals(
+    run: Run, flags: tuple[str, ...]
+) -> None:
+    done = run("ask", *flags, "hi")
+    assert done.err == "report-q3 · main@d9f1\n"
+    assert done.out == "Hello world\n"
+    assert run("ask", *flags, "hi", "--json").err == ""
+
+
+def test_a_notice_about_thinking_is_shown(run: Run, daemon: FakeDaemon) -> None:
+    notice = Event("notice", {"text": "tiny has no reasoning to switch", "code": "think"})
+    daemon.script["generate"] = lambda args: answer_events(["a"], before=[notice])
+    assert "tiny has no reasoning to switch\n" in run("ask", "hi", "--think", "high").err
 
 
 def test_quiet_leaves_stderr_empty(run: Run, daemon: FakeDaemon) -> None:

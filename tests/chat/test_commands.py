@@ -161,6 +161,9 @@ def test_usage_errors_of_every_kind_are_two_and_json_when_asked(run: Run) -> Non
         ("cache", "evict"),
         ("cache", "bogus"),
         ("sessions", "rm", "x"),  # nobody to ask
+        ("undo", "0"),
+        ("log", "-n", "0"),
+        ("tree", "--depth", "0"),
     ):
         done = run(*line)
         assert (done.code, done.out) == (2, ""), line
@@ -246,6 +249,41 @@ def test_what_a_command_asks_of_the_daemon(
     assert "folder" in sent["where"]
 
 
+@pytest.mark.parametrize(
+    "line", ["retry", "retry -N 2", "edit 1 other", "continue", "fork d9f1 and-this-one?"]
+)
+def test_every_answer_says_where_one_is_now_once(run: Run, line: str) -> None:
+    assert run(*line.split()).err.count("report-q3 · main@d9f1\n") == 1
+    assert run("-q", *line.split()).err == ""
+
+
+STATUS = {"state", "pid", "build", "model", "device", "executor", "kv", "running", "waiting"}
+
+
+def test_the_status_of_a_daemon_that_does_not_run_has_all_its_keys(home: Path) -> None:
+    done = subprocess.run(
+        radchat("daemon", "status", "--json"),
+        env=clean_env(home),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=60,
+        check=True,
+    )
+    assert json.loads(done.stdout) == {**dict.fromkeys(STATUS), "state": "stopped"}
+
+
+def test_the_status_of_a_daemon_that_starts_has_all_its_keys(run: Run, daemon: FakeDaemon) -> None:
+    daemon.script["status"] = {"state": "starting", "pid": 7, "build": "b"}
+    found = json.loads(run("daemon", "status", "--json").out)
+    assert found == {**dict.fromkeys(STATUS), "state": "starting", "pid": 7, "build": "b"}
+
+
+def test_stats_without_a_model_say_so(run: Run, daemon: FakeDaemon) -> None:
+    counts = {"total_tokens": None, "free_tokens": None, "evictable_tokens": 0, "locked_tokens": 0}
+    daemon.script["cache.stats"] = {"tiers": {}, **counts, "requests": 0, "hit_rate": None}
+    assert run("cache", "stats").out == "nothing is cached: no model is loaded\n"
+
+
 def test_an_argument_with_a_space_in_it_is_the_prompt_of_a_fork(
     run: Run, daemon: FakeDaemon
 ) -> None:
@@ -307,15 +345,16 @@ def test_doctor_reads_only_and_tells_a_bad_setting_without_failing(home: Path) -
     assert not home.exists()
 
 
-# --- without a terminal, chat is one turn (cases.md TM-04) ---
+# --- without a terminal, chat is one turn ---
 
 
-@pytest.mark.parametrize("words", [(), ("chat",)])
+@pytest.mark.parametrize("words", [(), ("chat",), ("chat", "-c")])
 def test_piped_input_is_the_message_of_a_chat_and_it_ends(
     run: Run, daemon: FakeDaemon, words: tuple[str, ...]
 ) -> None:
     done = run(*words, text=b"hi\n", timeout=5)
     assert (done.code, done.out) == (0, "Hello world\n")
+    assert done.err == "report-q3 · main@d9f1\n"
     assert daemon.asked("generate")[-1]["text"] == "hi"
 
 
@@ -326,7 +365,7 @@ def test_no_input_at_all_ends_with_one_line(run: Run, text: bytes | None, code: 
     assert done.err.startswith("error: nothing to ask")
 
 
-# --- light (targets.md, "Command line") ---
+# --- light ---
 
 HEAVY = (
     "torch", "transformers", "triton", "numpy", "pydantic", "fastapi", "starlette", "httpx2", "mcp",

@@ -1,4 +1,4 @@
-"""Nothing a model says can drive the terminal, however it was cut (TM-01, TM-02, TK-09)."""
+"""Nothing a model says can drive the terminal, however it was cut."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Columns by cluster: nothing is cut in two, at any width (cases.md TM-08)."""
+"""Columns by cluster: nothing is cut in two, at any width."""
 
 from __future__ import annotations
 

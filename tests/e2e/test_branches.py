@@ -190,7 +190,7 @@ def test_fork_with_a_prompt_asks_it_there_even_at_head(
 def test_a_fork_into_a_session_of_its_own_shares_the_past_and_nothing_after(
     terminal: Shell, talked: list[dict[str, Any]]
 ) -> None:
-    """SF-02, and the restart in it."""
+    """Also after a restart in between."""
     name = f"own-{terminal.name}"
     fork = terminal.json("fork", "2", "--new-session", name, "down another road", *EXACT)
     own = fork["branches"][0]

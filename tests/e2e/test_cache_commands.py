@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.conftest import EXACT, Homes
-from tests.e2e.homes import Home, Shell
+from tests.e2e.homes import Home, Shell, until
 
 PAGE = 16  # tokens
 
@@ -118,13 +118,20 @@ def test_clear_frees_everything_and_says_how_much(bushy: Shell) -> None:
 
 
 def test_clear_while_an_answer_runs_leaves_it_what_it_needs(bushy: Shell) -> None:
-    other = Shell(bushy.home, f"{bushy.name}-2", EXACT)
-    asking = other.start("ask", "go on", *EXACT, "--max-tokens", "60", "--json")
-    bushy("cache", "clear", "-y")
-    out, _ = asking.communicate()
-    assert asking.returncode == 0
-    assert '"finish_reason": "length"' in out
-    bushy.home.assert_balanced()
+    home = bushy.home
+    alone = bushy.quick("go on", max_tokens=400)
+    with bushy.stream(
+        text="go on", dtype="fp32", options={"temperature": 0, "max_tokens": 400}
+    ) as running:
+        until(running, "delta", 3)
+        bushy("cache", "clear", "-y")
+        held = bushy.call("cache.stats")  # of the one that runs, and no more
+        assert home.status()["running"] == 1
+        assert held["locked_tokens"] > 0
+        assert held["evictable_tokens"] == 0
+        done = list(running)[-1].data["branches"][0]
+    assert (done["finish_reason"], done["text"]) == ("length", alone["text"])
+    home.assert_balanced()
 
 
 def test_the_radix_tree_and_the_flat_list_agree_with_the_counters(bushy: Shell) -> None:

@@ -32,9 +32,11 @@ def chat(shell: Shell) -> Iterator[Open]:
         terminal.child.close(force=True)
 
 
-def say(terminal: Terminal, text: str, seen: str = "tok/s", times: int = 1) -> None:
+def say(terminal: Terminal, text: str, seen: str = "tok/s") -> None:
+    """Type it, and wait for the footer of its answer: there is one more then."""
+    before = terminal.everything.count(seen)
     terminal.type(text + "\r")
-    terminal.wait_for(lambda t: t.everything.count(seen) >= times, PATIENCE)
+    terminal.wait_for(lambda t: t.everything.count(seen) > before, PATIENCE)
     terminal.settle()
 
 
@@ -43,7 +45,7 @@ def test_a_chat_talks_is_cancelled_goes_on_forks_and_comes_back(
 ) -> None:
     terminal = chat(*EXACT)
     say(terminal, "hello", "main@")
-    say(terminal, "and again", "main@", 2)
+    say(terminal, "and again", "main@")
     assert "cached" in terminal.text
     terminal.type("/set max_tokens 3000\r")
     terminal.settle()
@@ -58,12 +60,12 @@ def test_a_chat_talks_is_cancelled_goes_on_forks_and_comes_back(
     assert said[-2]["text"] == "say very much"
     terminal.type("/set max_tokens 6\r")
     terminal.settle()
-    say(terminal, "go on", "main@", 4)
+    say(terminal, "go on", "main@")
     last = shell.json("log")["messages"][-1]
     ids = home.ids(said[-1]["id"])
     assert home.ids(last["id"])[: len(ids)] == ids
     shell("switch", "HEAD~2")  # moves the stored HEAD, never the open chat's
-    say(terminal, "still here", "main@", 5)
+    say(terminal, "still here", "main@")
     assert shell.tree()["head"] != shell.tree()["branches"]["main"]  # nor the chat that one
     texts = [text for role, text in shell.texts("main") if role == "user"]
     assert texts == ["hello", "and again", "say very much", "go on", "still here"]
@@ -90,19 +92,47 @@ def _is_talking(home: Home) -> bool:
     return any(path.stat().st_size > 80 for path in home.places.running.glob("*.ids"))
 
 
+def test_a_chat_whose_daemon_is_killed_in_mid_answer_goes_on_from_what_was_said(
+    chat: Open, shell: Shell, home: Home
+) -> None:
+    terminal = chat(*EXACT)
+    say(terminal, "hello", "main@")
+    terminal.type("/set max_tokens 3000\r")
+    terminal.settle()
+    terminal.type("say very much\r")
+    wait_until(lambda: terminal._read(0.05) is not None and _is_talking(home))
+    home.kill()
+    terminal.wait_for("the daemon ended in the middle of the answer", PATIENCE)
+    terminal.settle()
+    terminal.type("/set max_tokens 6\r")
+    terminal.settle()
+    say(terminal, "go on", "main@")
+    said = shell.call("log")["messages"]
+    assert [m["text"] for m in said if m["role"] == "user"] == ["hello", "say very much", "go on"]
+    assert [m["finish_reason"] for m in said[1::2]] == ["length", "abort", "length"]
+    words = said[3]["text"]
+    assert len(words) > 3
+    assert "".join(words.split()) in "".join(terminal.everything.split())
+    terminal.type("/edit 2\r")  # and its branch is the one it was
+    terminal.wait_for("change it", PATIENCE)
+    assert shell.tree()["branches"] == {"main": said[-1]["id"]}
+    terminal.type("\x03\x04")
+    assert terminal.wait_end(PATIENCE) == 0
+
+
 def test_a_chat_lives_through_a_killed_daemon_and_deleted_folders(
     chat: Open, shell: Shell, home: Home
 ) -> None:
     terminal = chat(*EXACT)
     say(terminal, "hello", "main@")
     home.kill()
-    say(terminal, "after the end", "main@", 2)
+    say(terminal, "after the end", "main@")
     run = home.places.run
     assert run is not None
     shutil.rmtree(run)
     wait_until(run.exists)
     shutil.rmtree(home.places.state)
-    say(terminal, "after the flood", "main@", 3)
+    say(terminal, "after the flood", "main@")
     texts = [text for role, text in shell.texts() if role == "user"]
     assert texts == ["hello", "after the end", "after the flood"]
     terminal.type("\x04")

@@ -249,7 +249,6 @@ def test_a_model_removed_since_is_told_by_its_name(homes: Homes, other: Path, ti
 def test_a_template_that_refuses_the_messages_is_told_and_nothing_stays(
     homes: Homes, tmp_path: Path
 ) -> None:
-    """CT-06"""
     template = (
         "{% for m in messages %}{% if m.role == 'system' %}"
         "{{ raise_exception('no system prompt here') }}{% endif %}"
