@@ -144,6 +144,7 @@ def _edit(chat: Chat, rest: str) -> None:
     chat.default = str(turns[-1]["text"])
     own = log["session"] == chat.session.get("id")
     chat.editing = str(turns[-1]["id"]) if own else f"{log['session']}:{turns[-1]['id']}"
+    chat.editing_turn = int(turns[-1].get("turn") or len(turns))
     chat.host.note("change it and press Enter; Ctrl+C leaves it as it is")
 
 

@@ -13,13 +13,14 @@ from pathlib import Path
 
 from prompt_toolkit.application import run_in_terminal
 from prompt_toolkit.application.current import set_app
-from prompt_toolkit.filters import Condition
+from prompt_toolkit.filters import Condition, is_searching
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.input import Input
 from prompt_toolkit.input.ansi_escape_sequences import ANSI_SEQUENCES
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.keys import Keys
 from prompt_toolkit.output import ColorDepth, Output
+from prompt_toolkit.search import SearchDirection, start_search
 from prompt_toolkit.shortcuts import PromptSession
 
 from radchat.chat.text import join_surrogates, typed
@@ -49,9 +50,10 @@ class Prompt:
         self._history = _history(history, self._expand)
         self._toolbar = toolbar
         self.had_text = False  # when Ctrl+C ended the last read
+        self._starts_search = False
         self._session: PromptSession[str] = PromptSession(
             history=self._history,
-            multiline=True,
+            multiline=Condition(lambda: not (self._starts_search or is_searching())),
             key_bindings=self._keys(),
             enable_suspend=True,
             prompt_continuation="",
@@ -119,9 +121,10 @@ class Prompt:
     # --- keys ---
 
     def _keys(self) -> KeyBindings:
+        """Ours; while the history is searched, the library's own."""
         keys = KeyBindings()
 
-        @keys.add("enter")
+        @keys.add("enter", filter=~is_searching)
         def _send(event: KeyPressEvent) -> None:
             buffer = event.current_buffer
             if is_open_block(buffer.text):
@@ -129,21 +132,29 @@ class Prompt:
             else:
                 buffer.validate_and_handle()
 
-        @keys.add("c-j")
-        @keys.add("escape", "enter")
+        @keys.add("c-j", filter=~is_searching)
+        @keys.add("escape", "enter", filter=~is_searching)
         def _newline(event: KeyPressEvent) -> None:
             event.current_buffer.insert_text("\n")
 
-        @keys.add("c-c")
+        @keys.add("c-c", filter=~is_searching)
         def _interrupt(event: KeyPressEvent) -> None:
             self.had_text = bool(event.current_buffer.text)
             event.app.exit(exception=KeyboardInterrupt, style="class:aborting")
 
-        @keys.add("c-d", filter=self._is_empty())
+        @keys.add("c-d", filter=self._is_empty() & ~is_searching)
         def _leave(event: KeyPressEvent) -> None:
             event.app.exit(exception=EOFError, style="class:exiting")
 
-        @keys.add("c-g")
+        @keys.add("c-r", filter=~is_searching)
+        def _search(event: KeyPressEvent) -> None:  # noqa: ARG001
+            self._starts_search = True  # its line takes the prompt's place, as of a single line
+            try:
+                start_search(direction=SearchDirection.BACKWARD)
+            finally:
+                self._starts_search = False
+
+        @keys.add("c-g", filter=~is_searching)
         def _editor(event: KeyPressEvent) -> None:
             buffer = event.current_buffer
             buffer.text = self._expand(buffer.text)

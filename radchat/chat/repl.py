@@ -56,6 +56,7 @@ class Chat:
         self.files: list[dict[str, str]] = []  # for the next message
         self.default = ""  # text offered at the next prompt
         self.editing: str | None = None  # the turn the next message replaces
+        self.editing_turn = 0  # and its number
         self.context: dict[str, Any] = {}  # how full it was after the last answer
         self._unsure: Answer | None = None  # cut off; the daemon may still be writing it down
         self.is_over = False
@@ -143,10 +144,8 @@ class Chat:
 
     def _read(self) -> str | None:
         default, self.default = self.default, ""
-        branch = (self.head or {}).get("branch") or "main"
-        mark = "> " if branch == "main" else f"{one_line(branch)}> "
         try:
-            text = self.prompt.read(mark, default)
+            text = self.prompt.read(self._mark(), default)
         except EOFError:
             self.is_over = True
             return None
@@ -155,7 +154,18 @@ class Chat:
             if not self.prompt.had_text:
                 self.host.note("Ctrl+D or /bye to exit")
             return None
-        return text if text.strip() else None
+        if text.strip():
+            return text
+        if self.editing is not None:
+            self.editing = None
+            self.host.note("left as it is")
+        return None
+
+    def _mark(self) -> str:
+        if self.editing is not None:
+            return f"edit {self.editing_turn}> "
+        branch = (self.head or {}).get("branch") or "main"
+        return "> " if branch == "main" else f"{one_line(branch)}> "
 
     def _safely(self, text: str) -> None:
         """One message or command; what goes wrong is told, and the chat goes on."""

@@ -85,6 +85,20 @@ def test_two_turns_each_from_where_the_chat_stands(chat: Open, daemon: FakeDaemo
     assert "Continue: radchat chat -r report-q3" in terminal.text
 
 
+def test_goodbye_names_the_session_as_its_first_message_did(
+    chat: Open, daemon: FakeDaemon
+) -> None:
+    daemon.script["sessions.open"] = {**SESSION, "name": "e7f2e7f2", "messages": 0}
+    terminal = chat("chat")
+    terminal.wait_for("> ")
+    terminal.type("hello\r")
+    terminal.wait_for("tok/s")
+    terminal.settle()
+    terminal.type("\x04")
+    assert terminal.wait_end() == 0
+    assert "Continue: radchat chat -r report-q3" in terminal.text
+
+
 def test_the_prompt_is_up_while_the_daemon_still_starts(chat: Open, daemon: FakeDaemon) -> None:
     def opening(args: dict[str, Any]) -> dict[str, Any]:
         time.sleep(1.0)
@@ -221,6 +235,29 @@ def _kill_child(terminal: Terminal) -> None:
 
     for child in psutil.Process(terminal.child.pid).children():
         os.kill(child.pid, signal.SIGTERM)
+
+
+def test_ctrl_r_searches_beside_the_prompt_and_lets_go_of_it(
+    chat: Open, daemon: FakeDaemon
+) -> None:
+    terminal = chat("chat")
+    terminal.wait_for("> ")
+    terminal.type("the ferry goes\r")
+    terminal.wait_for("tok/s")
+    terminal.settle()
+    row = terminal._screen.cursor.y
+    terminal.type("\x12fer")
+    terminal.wait_for("search)`fer")
+    assert "the ferry goes" in terminal.lines[row]
+    terminal.type("\x03")
+    terminal.settle()
+    assert terminal.lines[row] == ">"
+    terminal.type("\x12fer\r")
+    terminal.settle()
+    assert terminal.lines[row] == "> the ferry goes"
+    assert len(daemon.asked("generate")) == 1
+    terminal.type("\r")
+    assert sent(daemon, 2)[1]["text"] == "the ferry goes"
 
 
 def test_a_paste_with_line_ends_is_one_message_and_waits_for_enter(
@@ -399,16 +436,26 @@ def test_set_file_and_edit_reach_the_next_request(
     assert call["files"] == []
 
 
-def test_a_command_between_lets_go_of_the_turn_that_was_to_be_edited(
-    chat: Open, daemon: FakeDaemon
+@pytest.mark.parametrize(
+    ("keys", "seen"),
+    [
+        ("\x15/show\r", "session     report-q3"),
+        ("\x15\r", "left as it is"),
+        ("\x15  \r", "left as it is"),
+    ],
+)
+def test_a_command_or_an_emptied_line_lets_go_of_the_turn_that_was_to_be_edited(
+    chat: Open, daemon: FakeDaemon, keys: str, seen: str
 ) -> None:
     terminal = chat("chat")
     terminal.wait_for("> ")
     terminal.type("/edit\r")
-    terminal.wait_for("change it and press Enter")
+    terminal.wait_for("edit 1> say [bold]")
     terminal.settle()
-    terminal.type("\x15/show\r")
-    terminal.wait_for("session     report-q3")
+    terminal.type(keys)
+    terminal.wait_for(seen)
+    terminal.settle()
+    assert terminal.lines[terminal._screen.cursor.y] == ">"
     terminal.type("something new\r")
     assert sent(daemon, 1)[0]["kind"] == "turn"
 

@@ -62,6 +62,27 @@ def test_ctrl_c_tells_whether_there_was_text(keyboard: PipeInput) -> None:
         assert prompt.had_text is had_text
 
 
+@pytest.mark.parametrize(
+    ("keys", "text"),
+    [
+        ("\x12fer\r\r", "the ferry goes"),  # the first Enter takes the line, the second sends it
+        ("\x12fer\r!\r", "the !ferry goes"),
+        ("\x12e\x12\r\r", "the ferry goes"),
+        ("draft\x12fer\x03 kept\r", "draft kept"),
+        ("draft\x12nowhere\r kept\r", "draft kept"),
+    ],
+)
+def test_a_found_line_is_taken_into_the_prompt_not_sent(
+    keyboard: PipeInput, keys: str, text: str
+) -> None:
+    prompt = Prompt(history=None, input=keyboard, output=DummyOutput())
+    for line in ("the ferry goes", "hello"):
+        keyboard.send_text(line + "\r")
+        prompt.read("> ")
+    keyboard.send_text(keys)
+    assert prompt.read("> ") == text
+
+
 def test_a_long_paste_is_a_placeholder_on_screen_and_whole_in_the_message(
     keyboard: PipeInput,
 ) -> None:
