@@ -181,7 +181,7 @@ def test_fork_with_a_prompt_asks_it_there_even_at_head(
     named = terminal.json("fork", "1", "an other beginning", "-n", "fresh", *EXACT)
     assert named["branches"][0]["branch"] == "fresh"
     assert users(terminal) == ["an other beginning"]
-    taken = terminal("fork", "main", "what then?", "-n", "fresh", *EXACT, code=1)
+    taken = terminal("fork", "main", "what then?", "-n", "fresh", *EXACT, code=2)
     assert "fresh already" in taken.err
     terminal("fork", "main", "-n", "12", code=2)
     terminal("fork", "nowhere", code=66)

@@ -66,10 +66,11 @@ def test_an_ephemeral_chat_leaves_no_trace_as_text_or_ids(shell: Shell, home: Ho
     kept = shell.ask("an open word: walnut")
     secret = "quince" * 4
     first = shell.ask(f"my secret is {secret}", "--ephemeral", "--max-tokens", "40")
-    second = shell.ask(
-        f"again {secret}", "--ephemeral", "-r", first["session"], "--max-tokens", "20"
-    )
+    second = shell.say(f"again {secret}", "--ephemeral", "--max-tokens", "20")
     assert second["session"] == first["session"]
+    assert shell.ask("on", "-r", first["session"])["session"] == first["session"]
+    refused = shell("ask", "on", "--ephemeral", "-r", kept["session"], *EXACT, code=42)
+    assert "kept on disk" in refused.err
     assert second["usage"]["cached_input_tokens"] > 40
     rows = {row["id"]: row for row in shell.json("sessions", "ls")["sessions"]}
     assert rows[first["session"]]["ephemeral"] is True
