@@ -70,7 +70,8 @@ def test_every_setting_and_exit_code_is_in_the_manual() -> None:
     for setting in SETTINGS:
         assert f"| {setting.name} |" in manual
         assert not setting.variable or f"`{setting.variable}`" in manual
-    for cls in (errors.RadchatError, *errors.RadchatError.__subclasses__()):
+    classes: list[type[errors.RadchatError]] = errors.RadchatError.__subclasses__()
+    for cls in (errors.RadchatError, *classes):
         assert f"| {cls.exit_code} |" in manual, cls.__name__
 
 
