@@ -135,9 +135,7 @@ class Service(CacheMethods):
             _end(*found)
         return {"cancelled": found is not None}
 
-    async def defaults(
-        self, where: Where | None = None, session: str | None = None
-    ) -> dict[str, Any]:
+    async def defaults(self) -> dict[str, Any]:
         """The settings in force and where each comes from."""
         values: dict[str, Any] = {}
         for setting in SETTINGS:
@@ -249,14 +247,10 @@ class Service(CacheMethods):
         stream.start(load)
         return stream
 
-    async def models_unload(
-        self, where: Where | None = None, session: str | None = None
-    ) -> dict[str, Any]:
+    async def models_unload(self) -> dict[str, Any]:
         return {"unloaded": await self._engines.unload()}
 
-    async def models_ps(
-        self, where: Where | None = None, session: str | None = None
-    ) -> dict[str, Any]:
+    async def models_ps(self) -> dict[str, Any]:
         return {"models": self._models()}
 
 
