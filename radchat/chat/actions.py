@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from radchat.chat import cache_view, commands
 from radchat.chat.files import load
-from radchat.chat.footer import count, place, size, where
+from radchat.chat.footer import count, place, size
 from radchat.chat.keyboard import as_found
 from radchat.chat.options import parse_option
 from radchat.chat.sessions_view import listing
@@ -218,7 +218,7 @@ def _sessions(chat: Chat, rest: str) -> None:
         place_ = chat.host.here()["where"]
         opened = client.call("sessions.open", where=place_, session=rest, new=False)
         chat.enter(opened)
-        chat.host.note(where(opened))
+        chat.tell(chat.where_lines(opened))
         return
     for line in listing(chat.call("sessions.list")["sessions"], chat.host.columns):
         chat.host.out(line)

@@ -84,14 +84,21 @@ def place(branch: str | None, message: str | None, short: str | None = None) -> 
     return (f"{where}@{short or message[:4]}" if message else where) or "(empty)"
 
 
-def where(result: Mapping[str, Any]) -> str:
-    """`session · branch@id`, from what moved: `fork`, `switch`, ... or the end of an answer."""
+def where(result: Mapping[str, Any], was: Mapping[str, Any] | None = None) -> str:
+    """`session · branch@id`, from what moved: `fork`, `switch`, ... or the end of an answer.
+
+    ``was``: HEAD before an answer that moved its branch: `(was f206)`, for the old tip is nameless.
+    """
     head = result.get("head")
     branch, message = result.get("branch"), head
     if isinstance(head, Mapping):
         branch, message = head.get("branch"), head.get("message")
     name = one_line(str(result.get("name") or result.get("session") or ""))
-    return f"{name}{SEPARATOR}{place(branch, message, result.get('short'))}"
+    line = f"{name}{SEPARATOR}{place(branch, message, result.get('short'))}"
+    old = (was or {}).get("message")
+    if old and was and was.get("branch") == branch and old != message:
+        line += f" (was {old[:4]})"
+    return line
 
 
 def footer(answer: Mapping[str, Any], *, context: Mapping[str, Any], saved_s: float | None) -> str:

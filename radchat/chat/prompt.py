@@ -17,13 +17,15 @@ from prompt_toolkit.filters import Condition, is_searching
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.input import Input
 from prompt_toolkit.input.ansi_escape_sequences import ANSI_SEQUENCES
+from prompt_toolkit.input.typeahead import get_typeahead
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.keys import Keys
 from prompt_toolkit.output import ColorDepth, Output
 from prompt_toolkit.search import SearchDirection, start_search
 from prompt_toolkit.shortcuts import PromptSession
 
-from radchat.chat.text import join_surrogates, typed
+from radchat.chat.keyboard import waiting
+from radchat.chat.text import as_draft, join_surrogates, typed
 from radchat.paths import private_file
 
 QUOTES = '"""'
@@ -69,6 +71,13 @@ class Prompt:
         self.refresh()
         text = self._session.prompt(mark, default=default)
         return unquoted(typed(self._expand(text))).strip("\n")
+
+    def typed_meanwhile(self) -> str:
+        """What was typed since the last message was sent, as a draft: nothing of it is a command
+        or an Enter.
+        """
+        early = "".join(key.data for key in get_typeahead(self._session.input))
+        return as_draft(early + waiting().decode("utf-8", "replace"))
 
     def refresh(self) -> None:
         """Show the toolbar's new text, or none; from any thread."""

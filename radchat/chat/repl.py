@@ -20,10 +20,10 @@ from radchat.chat.footer import place, where
 from radchat.chat.host import Host
 from radchat.chat.opening import Opening
 from radchat.chat.prompt import Prompt
-from radchat.chat.sessions_view import last_line
+from radchat.chat.sessions_view import last_line, last_words, opened_line
 from radchat.chat.text import clean, one_line
 from radchat.chat.turn import run_turn
-from radchat.chat.view import Answer, View
+from radchat.chat.view import DIM, RESET, Answer, View
 from radchat.client import Client
 from radchat.errors import Busy, ContextOverflow, NotFound, RadchatError, Unreachable
 
@@ -96,8 +96,28 @@ class Chat:
     def _opened(self, session: dict[str, Any]) -> None:
         """Told by the opening thread; the loop reads these only after ``ready``."""
         self.enter(session, made=self._start.is_new)
-        if self._start.is_new and session.get("last"):
+        if not self._start.is_new:
+            lines = self.where_lines(session)
+            self.prompt.say(lambda: self.tell(lines))
+        elif session.get("last"):
             self._say(last_line(session["last"]))
+
+    def where_lines(self, session: dict[str, Any]) -> list[str]:
+        """Which session this is, and the last words of it."""
+        lines = [opened_line(session)]
+        if self.opening.client is not None and session.get("messages"):
+            asked = {"where": self.host.here()["where"], "session": session["id"], "n": 1}
+            with contextlib.suppress(RadchatError):
+                log = self.opening.client.call("log", **asked)
+                lines += last_words(log["messages"], self.host.columns)
+        return lines
+
+    def tell(self, lines: list[str]) -> None:
+        """A note, and what belongs to it, dimmed."""
+        self.host.note(lines[0])
+        for line in lines[1:] if not self.host.quiet else ():
+            shown = f"{DIM}{line}{RESET}" if self.host.paints(sys.stderr) else line
+            print(shown, file=sys.stderr)
 
     def enter(self, session: dict[str, Any], *, made: bool = False) -> None:
         """Talk in this session from now on, at its HEAD; ``made``: for this chat, just now."""
@@ -195,13 +215,14 @@ class Chat:
         """One turn, from where this chat stands; its HEAD follows, also where it ends in an error:
         what came so far is kept by the daemon, or found again by the next one.
         """
-        view = self._view()
+        view, was = self._view(), self.head
         try:
             client = self._settled()
             payload = self._payload(args)
             self.host.status("waiting")
             _, cancelled = run_turn(client, payload, view)
         except (RadchatError, KeyboardInterrupt) as error:
+            view.finish()
             if not self._follow(view.answer) and _may_pass(error):
                 self._offer(args)
             raise
@@ -211,6 +232,8 @@ class Chat:
             if not is_begun:
                 self._offer(args)
             self.host.note("cancelled: what came so far is kept" if is_begun else "cancelled")
+        if is_begun and args["kind"] in ("retry", "edit"):
+            self.host.note(where(view.answer.done or {**self.session, "head": self.head}, was))
 
     def _payload(self, args: dict[str, Any]) -> dict[str, Any]:
         payload = {
@@ -249,7 +272,8 @@ class Chat:
 
     def _offer(self, args: dict[str, Any]) -> None:
         """The words again, of a turn that was not begun; an edit is still one."""
-        self.default = self.default or str(args.get("text") or "")
+        words = (str(args.get("text") or ""), self.default)  # and what was typed since
+        self.default = "\n".join(text for text in words if text)
         self.editing = args.get("ref") if args["kind"] == "edit" else None
 
     def _adopt(self, session: str | None) -> None:
@@ -300,6 +324,9 @@ class Chat:
             self.default = str(result["text"])
         self.host.note(where(result))
 
+    def _keep_draft(self) -> None:
+        self.default = self.prompt.typed_meanwhile()
+
     def _view(self) -> View:
         return View(
             out=sys.stdout,
@@ -309,6 +336,7 @@ class Chat:
             shows_reasoning=not self.host.quiet,
             shows_footer=not self.host.quiet,
             paints=self.host.paints(sys.stderr),
+            at_end=self._keep_draft,
         )
 
     def _goodbye(self) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from typing import Any
 
-from radchat.chat.footer import count
+from radchat.chat.footer import SEPARATOR, count, where
 from radchat.chat.text import one_line
-from radchat.chat.width import cut, pad, width
+from radchat.chat.width import cut, first_line, pad, width
 
 NAME_COLUMNS = 32
 _WEEK = 7
@@ -39,6 +39,28 @@ def last_line(last: dict[str, Any]) -> str:
     if last.get("messages") is not None:
         parts.append(messages(last["messages"]))
     return f"last: {', '.join(parts)}: -c"
+
+
+def opened_line(session: Mapping[str, Any]) -> str:
+    """What a chat says of the session it goes on with: `NAME · branch@id · model · N messages`."""
+    parts = [where(session), one_line(str(session.get("model") or ""))]
+    parts.append(messages(session.get("messages") or 0))
+    return SEPARATOR.join(part for part in parts if part)
+
+
+def last_words(path: Sequence[Mapping[str, Any]], columns: int | None) -> list[str]:
+    """The last turn of a path in short: what was said on a line, the answer on one or two."""
+    room = columns or 80
+    lines = []
+    for message in path:
+        text = one_line(str(message.get("text") or ""))
+        if message["role"] == "user":
+            lines = [cut(f"> {text}", room)]
+        elif message["role"] == "assistant":
+            first = first_line(text, room)
+            rest = text[len(first) :].strip()
+            lines += [first.rstrip(), *([cut(rest, room)] if rest else [])]
+    return lines
 
 
 def listing(sessions: Sequence[dict[str, Any]], columns: int | None) -> list[str]:

@@ -13,6 +13,8 @@ REPLACEMENT = "\ufffd"
 # C0 but tab and newline, DEL, C1, and the bidirectional overrides that make text lie about itself
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _SURROGATE = re.compile("[\ud800-\udbff][\udc00-\udfff]|[\ud800-\udfff]")
+# what keys send that are no letters: CSI (the marks of a paste among them), SS3, Alt and a letter
+_KEYS = re.compile("\x1b(?:\\[[0-?]*[ -/]*[@-~]|O.|[^\r\n])?")
 _HIGH = ("\ud800", "\udbff")
 
 
@@ -75,3 +77,8 @@ def one_line(text: str) -> str:
 def typed(text: str) -> str:
     """What a person typed or pasted: line ends normalised, halves of surrogates repaired."""
     return join_surrogates(text.replace("\r\n", "\n").replace("\r", "\n"))
+
+
+def as_draft(text: str) -> str:
+    """What was typed or pasted blindly: its letters and lines, no keys, no control characters."""
+    return _CONTROL.sub("", typed(_KEYS.sub("", text))).strip("\n")

@@ -53,6 +53,7 @@ class View:
     shows_reasoning: bool = True
     shows_footer: bool = False
     paints: bool = False  # style on stderr
+    at_end: Callable[[], None] | None = None  # told once, before anything is said of the answer
     answer: Answer = field(default_factory=Answer)
     _text: Cleaner = field(default_factory=Cleaner)
     _thought: Cleaner = field(default_factory=Cleaner)
@@ -79,6 +80,9 @@ class View:
         if self.shows_text and self.streams:
             self._write(self._text.flush())
             self._end_line()
+        if self.at_end is not None:
+            told, self.at_end = self.at_end, None
+            told()
 
     # --- events ---
 

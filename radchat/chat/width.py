@@ -73,6 +73,17 @@ def cut(text: str, columns: int) -> str:
     return "".join(kept).rstrip() + (ELLIPSIS if columns > len(ELLIPSIS) else "")
 
 
+def first_line(text: str, columns: int) -> str:
+    """As much of the text's beginning as a line takes, cut at a space where there is one."""
+    kept, used = "", 0
+    for cluster in clusters(text):
+        used += cluster_width(cluster)
+        if used > columns:
+            return kept[: kept.rfind(" ") + 1] or kept
+        kept += cluster
+    return kept
+
+
 def pad(text: str, columns: int) -> str:
     """The text cut or filled with spaces to exactly ``columns`` columns."""
     text = cut(text, columns)

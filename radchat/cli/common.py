@@ -138,11 +138,11 @@ class Cli:
             self.status("")
             print(clean(text), file=sys.stderr, flush=True)
 
-    def moved(self, result: Mapping[str, Any]) -> None:
+    def moved(self, result: Mapping[str, Any], was: Mapping[str, Any] | None = None) -> None:
         """Where one is now, as every command that moves says it: `session · branch@id`."""
         from radchat.chat.footer import where
 
-        self.note(where(result))
+        self.note(where(result, was))
 
     @property
     def shows_status(self) -> bool:

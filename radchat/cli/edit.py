@@ -91,8 +91,12 @@ def continue_(
 
 def _again(cli: common.Cli, args: dict[str, Any], generation: Generation, *, one: bool) -> None:
     model = choose(cli, generation.model, is_new=False)
+    was = None
+    if args["kind"] in ("retry", "edit") and not (cli.json or cli.quiet):
+        log = cli.call("log", n=1, **({"ref": args["ref"]} if "ref" in args else {}))
+        was = {"branch": log["branch"], "message": log["head"]}
     args = {**generation.arguments(), **args} | ({"model": model} if model else {})
-    talk(cli, args, form="json" if cli.json else "text", one=one)
+    talk(cli, args, form="json" if cli.json else "text", one=one, was=was)
 
 
 def _edited(cli: common.Cli, ref: str) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from radchat.chat.view import Answer, View
@@ -35,9 +36,15 @@ def check_format(cli: Cli, output_format: str | None) -> str:
 
 
 def talk(
-    cli: Cli, args: dict[str, Any], *, form: str = "text", streams: bool = True, one: bool = True
+    cli: Cli,
+    args: dict[str, Any],
+    *,
+    form: str = "text",
+    streams: bool = True,
+    one: bool = True,
+    was: Mapping[str, Any] | None = None,
 ) -> Answer:
-    """Run the call, show it, and say where one is now.
+    """Run the call, show it, and say where one is now, and was.
 
     ``one``: its JSON is that of `ask`, else the list of branches.
     """
@@ -63,7 +70,7 @@ def talk(
         view.finish()
         raise
     if form == "text":
-        cli.moved(answer.done)
+        cli.moved(answer.done, was)
     if form == "json":
         cli.data(answer.branches[0] if one and answer.branches else answer.done)
     return answer

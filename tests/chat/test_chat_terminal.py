@@ -85,9 +85,7 @@ def test_two_turns_each_from_where_the_chat_stands(chat: Open, daemon: FakeDaemo
     assert "Continue: radchat chat -r report-q3" in terminal.text
 
 
-def test_goodbye_names_the_session_as_its_first_message_did(
-    chat: Open, daemon: FakeDaemon
-) -> None:
+def test_goodbye_names_the_session_as_its_first_message_did(chat: Open, daemon: FakeDaemon) -> None:
     daemon.script["sessions.open"] = {**SESSION, "name": "e7f2e7f2", "messages": 0}
     terminal = chat("chat")
     terminal.wait_for("> ")
@@ -136,6 +134,40 @@ def test_which_session_is_opened(
     call = sent(daemon, 1, "sessions.open")[0]
     assert (call["session"], call["new"]) == (session, is_new)
     assert call["where"]["terminal"].startswith("/dev/")
+
+
+@pytest.mark.parametrize("how", ["-c", "/sessions"])
+def test_opening_a_session_says_which_and_its_last_words(
+    chat: Open, daemon: FakeDaemon, how: str
+) -> None:
+    daemon.script["log"] = {
+        "session": SESSION["id"],
+        "messages": [
+            {"id": long("c2aa"), "role": "user", "text": "and then?\nsay", "turn": 7},
+            {"id": long("d9f1"), "role": "assistant", "text": "word " * 60, "turn": 7},
+        ],
+    }
+    terminal = chat("chat", *(["-c"] if how == "-c" else []))
+    terminal.wait_for("> ")
+    if how != "-c":
+        terminal.type("/sessions report-q3\r")
+    terminal.wait_for("report-q3 · main@d9f1 · tiny · 14 messages")
+    terminal.wait_for("wo...")
+    lines = terminal.lines
+    at = lines.index("report-q3 · main@d9f1 · tiny · 14 messages")
+    assert lines[at + 1] == "> and then? say"
+    assert lines[at + 2] == ("word " * 16).rstrip()
+    assert lines[at + 3].endswith("word wo...")
+    assert lines[at + 4] == ">"
+    assert b"\x1b[2m> and then? say" in terminal.raw
+
+
+def test_a_retry_in_a_chat_says_where_the_branch_was(chat: Open, daemon: FakeDaemon) -> None:
+    daemon.script["generate"] = lambda args: answer_events(["other"], message=long("3935"))
+    terminal = chat("chat")
+    terminal.wait_for("> ")
+    terminal.type("/retry\r")
+    terminal.wait_for("report-q3 · main@3935 (was d9f1)")
 
 
 def test_ctrl_c_in_mid_reply_keeps_the_part_and_is_back_at_once(
@@ -318,6 +350,82 @@ def test_a_paste_that_arrives_before_the_prompt_is_not_lost(chat: Open, daemon: 
         "two",
         "three",
     ]
+
+
+TYPED = "one\rtwo\x1b[A\x04 \x1b[200~three\r\nfour\x1b[201~\r"
+DRAFT = "one\ntwo three\nfour"
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_what_is_typed_while_an_answer_comes_is_a_draft(
+    chat: Open, daemon: FakeDaemon, is_cancelled: bool
+) -> None:
+    words = [f"word{i} " for i in range(3000 if is_cancelled else 40)]
+    daemon.script["generate"] = lambda args: slowly(words)
+    terminal = chat("chat")
+    terminal.wait_for("> ")
+    terminal.type("go\r")
+    terminal.wait_for("word3")
+    terminal.type(TYPED)
+    if is_cancelled:
+        terminal.type("\x03")
+    terminal.wait_for("cancelled: what" if is_cancelled else "tok/s")
+    terminal.wait_for("two three")
+    terminal.settle()
+    assert len(daemon.asked("generate")) == 1
+    daemon.script["generate"] = lambda args: answer_events(["done"])
+    terminal.type("\r")
+    assert sent(daemon, 2)[1]["text"] == DRAFT
+
+
+def test_lines_sent_in_one_go_are_one_message_and_a_draft(chat: Open, daemon: FakeDaemon) -> None:
+    daemon.script["generate"] = lambda args: slowly(["a ", "b "], 0.2)
+    terminal = chat("chat")
+    terminal.wait_for("> ")
+    terminal.type("one\rtwo\rthree\r")  # pasted where pastes are not marked
+    terminal.wait_for("tok/s")
+    terminal.settle()
+    assert [call["text"] for call in daemon.asked("generate")] == ["one"]
+    terminal.type("\r")
+    assert sent(daemon, 2)[1]["text"] == "two\nthree"
+
+
+def test_a_large_paste_while_an_answer_comes_is_whole(chat: Open, daemon: FakeDaemon) -> None:
+    daemon.script["generate"] = lambda args: slowly(["a "] * 60)
+    terminal = chat("chat")
+    terminal.wait_for("> ")
+    terminal.type("go\r")
+    terminal.wait_for("a a")
+    pasted = "\n".join(f"line {i}" for i in range(300))
+    terminal.type(pasted.replace("\n", "\r"))
+    terminal.wait_for("tok/s")
+    terminal.settle()
+    terminal.type("\r")
+    assert sent(daemon, 2)[1]["text"] == pasted
+
+
+def test_after_ctrl_z_and_fg_nothing_typed_is_echoed_into_the_answer(
+    home: Path, daemon: FakeDaemon
+) -> None:
+    words = [f"word{i} " for i in range(150)]
+    daemon.script["generate"] = lambda args: slowly(words)
+    command = " ".join(radchat("--daemon", str(daemon.path), "chat"))
+    env = clean_env(home, RADCHAT_MODEL="tiny", PS1="SHELL ")
+    with Terminal(["/bin/bash", "--norc", "--noprofile", "-i"], env) as terminal:
+        terminal.wait_for("SHELL ")
+        terminal.type(command + "\r")
+        terminal.wait_for("\n> ")
+        terminal.settle()
+        terminal.type("go\r")
+        terminal.wait_for("word3")
+        terminal.type("\x1a")
+        terminal.wait_for("Stopped")
+        terminal.type("fg\r")
+        terminal.wait_for("word20")
+        terminal.type("typed blindly")
+        terminal.wait_for("word90")
+        assert "blindly" not in terminal.everything
+        terminal.wait_for("> typed blindly")
 
 
 def test_a_wide_answer_and_a_resize_in_mid_reply_lose_nothing(

@@ -13,7 +13,7 @@ import pytest
 
 from radchat import errors
 from tests.chat.conftest import Run
-from tests.chat.fake_server import FakeDaemon
+from tests.chat.fake_server import FakeDaemon, answer_events
 from tests.chat.trees import long
 from tests.e2e.harness import clean_env, radchat
 
@@ -255,6 +255,16 @@ def test_what_a_command_asks_of_the_daemon(
 def test_every_answer_says_where_one_is_now_once(run: Run, line: str) -> None:
     assert run(*line.split()).err.count("report-q3 · main@d9f1\n") == 1
     assert run("-q", *line.split()).err == ""
+
+
+@pytest.mark.parametrize("line", ["retry", "edit 1 other"])
+def test_what_moves_a_branch_off_its_tip_says_where_that_was(
+    run: Run, daemon: FakeDaemon, line: str
+) -> None:
+    daemon.script["generate"] = lambda args: answer_events(["x"], message=long("3935"))
+    assert run(*line.split()).err == "report-q3 · main@3935 (was d9f1)\n"
+    daemon.script["generate"] = lambda args: answer_events(["x"], branch="main-2")
+    assert run(*line.split()).err == "report-q3 · main-2@d9f1\n"
 
 
 STATUS = {"state", "pid", "build", "model", "device", "executor", "kv", "running", "waiting"}

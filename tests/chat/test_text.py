@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from radchat.chat.text import Cleaner, clean, join_surrogates, one_line, typed
+from radchat.chat.text import Cleaner, as_draft, clean, join_surrogates, one_line, typed
 
 HOSTILE = (
     "\x1b[31mred\x1b[0m",
@@ -100,3 +100,18 @@ def test_paired_surrogates_join_and_unpaired_ones_become_a_mark() -> None:
 def test_typed_line_ends_are_normalised_and_the_result_can_be_stored() -> None:
     assert typed("a\r\nb\rc\ud800") == "a\nb\nc\ufffd"
     typed("\udcff").encode()
+
+
+@pytest.mark.parametrize(
+    ("keys", "draft"),
+    [
+        ("a\rb\r\nc\r", "a\nb\nc"),
+        ("a\x1b\rb", "a\nb"),  # Alt+Enter
+        ("\x1b[200~pasted\x1b[201~", "pasted"),
+        ("x\x1b[A\x1b[1;5C\x1bOPy\x1bfz\x1b", "xyz"),
+        ("\x04\x07tab\tkept\x7f", "tab\tkept"),
+        ("\r\r", ""),
+    ],
+)
+def test_what_was_typed_blindly_is_letters_and_lines(keys: str, draft: str) -> None:
+    assert as_draft(keys) == draft
