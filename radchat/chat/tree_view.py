@@ -8,7 +8,7 @@ carries meaning alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from radchat.chat.footer import age, count, size
@@ -17,8 +17,9 @@ from radchat.chat.width import cut, pad, width
 
 Paint = Callable[[str, str], str]  # (text, style) -> text; styles: "dim", "bold"
 
-MIN_TEXT, PLAIN_TEXT = 8, 36  # columns of the text column: at least; and where nothing limits it
+MIN_TEXT, PLAIN_TEXT = 10, 36  # columns of the text column: at least; and where nothing limits it
 MAX_PLAIN_TEXT = 60
+HEAD_MARK = "<- HEAD"
 WHO = {"system": "sys", "user": "user", "assistant": "asst", "tool": "tool"}
 TIERS = (("device", "G", "device"), ("host", "H", "host"), ("disk", "D", "disk"))
 LEGEND = "G device  H host  D disk  - none  * pinned    lru 1 goes first"
@@ -38,7 +39,7 @@ class Row:
     text: str
     tokens: str
     cache: tuple[str, str, str, str]  # kv, used, hits, lru
-    labels: str
+    labels: tuple[str, ...]  # branches and labels; where HEAD is, its mark is the last
     is_head: bool
 
 
@@ -55,8 +56,7 @@ def render(
     if not messages:
         return [_header(tree, cache), "(no messages yet)"]
     names = {m["id"]: m["id"] for m in messages} if ids else short_ids(m["id"] for m in messages)
-    rows = _rows(tree, names, columns)
-    layout = _Layout.of(rows, columns, cache)
+    rows, layout = _laid_out(tree, names, columns, cache)
     lines = [*_fold(_header(tree, cache), "   KV ", columns), paint(layout.head(), "dim")]
     lines += [paint(layout.line(row), "bold") if row.is_head else layout.line(row) for row in rows]
     if cache:
@@ -119,13 +119,37 @@ def _legend(tree: Mapping[str, Any]) -> str:
     return f"{LEGEND}    shared by all branches: {count(shared)} tokens, computed once"
 
 
-def _rows(tree: Mapping[str, Any], names: Mapping[str, str], columns: int | None) -> list[Row]:
+def _laid_out(
+    tree: Mapping[str, Any], names: Mapping[str, str], columns: int | None, cache: bool
+) -> tuple[list[Row], _Layout]:
+    """The rows where all of them fits: the text gives way first, then the space between numbers,
+    then indentation, then numbers; what branches are called and where HEAD is, last.
+    """
+    if columns is None:
+        rows = _rows(tree, names, None)
+        return rows, _Layout.of(rows, None, cache, ROOMY)
+    wide, narrow = max(columns // 4, 6), max(columns // 10, 4)
+    for limit, shape in (
+        (wide, ROOMY),
+        (wide, TIGHT),
+        (narrow, TIGHT),
+        *((narrow, replace(TIGHT, shown=shown)) for shown in FEWER),
+    ):
+        rows = _rows(tree, names, limit)
+        layout = _Layout.of(rows, columns, cache, shape)
+        if layout.fits:
+            break
+    return rows, layout
+
+
+def _rows(tree: Mapping[str, Any], names: Mapping[str, str], limit: int | None) -> list[Row]:
+    """``limit``: columns of indentation."""
     messages = {m["id"]: m for m in tree["messages"]}
     branches: dict[str, list[str]] = {}
     for name, message in (tree.get("branches") or {}).items():
         branches.setdefault(message, []).append(one_line(name))
     order = list(_walk(messages))
-    steps = _steps(order, None if columns is None else max(columns // 4, 6))
+    steps = _steps(order, limit)
     return [
         _row(messages[key], names[key], 2 * steps[key], branches.get(key, []), tree.get("head"))
         for key, _, _ in order
@@ -161,7 +185,7 @@ def _row(
     is_head = message["id"] == head
     labels = [*branches, *(one_line(str(label)) for label in message.get("labels") or ())]
     if is_head:
-        labels.append("<- HEAD")
+        labels.append(HEAD_MARK)
     tokens = message.get("tokens")
     who = str(message["role"])
     return Row(
@@ -171,7 +195,7 @@ def _row(
         text=one_line(str(message.get("text") or "")),
         tokens="-" if tokens is None else count(tokens),
         cache=_cache_cells(message),
-        labels="  ".join(labels),
+        labels=tuple(labels),
         is_head=is_head,
     )
 
@@ -203,6 +227,20 @@ def kv_cell(message: Mapping[str, Any]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class _Shape:
+    """What stands between the columns, and which of the cache's are shown."""
+
+    before: int  # columns of space before the first of them, and before the labels
+    between: int
+    shown: tuple[int, ...] = (0, 1, 2, 3)
+
+
+ROOMY, TIGHT = _Shape(3, 2), _Shape(1, 1)
+FEWER = ((0, 2, 3), (0, 3))
+CELLS = ("kv", "used", "hits", "lru")
+
+
+@dataclass(frozen=True, slots=True)
 class _Layout:
     """Where the columns are. A row indented past a column pushes its own text to the right."""
 
@@ -210,11 +248,14 @@ class _Layout:
     text: int
     end: int  # column after the text and tokens columns
     tokens: int  # width of the tokens column
-    cells: tuple[int, int, int, int] | None  # widths of kv, used, hits, lru
+    shape: _Shape
+    cells: tuple[int, ...] | None  # widths of kv, used, hits, lru
+    labels: int  # room for them
+    fits: bool
     columns: int | None
 
     @classmethod
-    def of(cls, rows: Sequence[Row], columns: int | None, cache: bool) -> _Layout:
+    def of(cls, rows: Sequence[Row], columns: int | None, cache: bool, shape: _Shape) -> _Layout:
         longest_id = max(len(row.id) for row in rows)
         who = max(7, longest_id + 2)
         text = who + 6
@@ -222,19 +263,24 @@ class _Layout:
         cells = None
         tail = 0
         if cache:
-            widths = [max(len(row.cache[i]) for row in rows) for i in range(4)]
-            least = (2, 4, 4, 3)
-            cells = tuple(max(w, n) for w, n in zip(widths, least, strict=True))
-            tail = sum(cells) + 3 + 2 * 3
-        labels = max((width(row.labels) for row in rows), default=0)
-        tail += labels + 3 if labels else 0
+            cells = tuple(
+                max(len(name), *(len(row.cache[i]) for row in rows)) for i, name in enumerate(CELLS)
+            )
+            between = shape.between * (len(shape.shown) - 1)
+            tail = shape.before + sum(cells[i] for i in shape.shown) + between
+        labels = max((width("  ".join(row.labels)) for row in rows), default=0)
+        tail += labels + shape.before if labels else 0
         deepest = max(cls._text_at(row, who, text) for row in rows)
         longest = max(cls._text_at(row, who, text) + width(row.text) for row in rows)
         wish = max(text + PLAIN_TEXT, min(longest + 1, deepest + MAX_PLAIN_TEXT))
+        lacking = 0
         if columns is not None:
             room = columns - tail - tokens
             wish = max(min(max(text + PLAIN_TEXT, longest + 1), room), deepest + MIN_TEXT)
-        return cls(who, text, wish + tokens, tokens, cells, columns)  # type: ignore[arg-type]
+            lacking = max(wish - room, 0)
+        return cls(
+            who, text, wish + tokens, tokens, shape, cells, labels - lacking, not lacking, columns
+        )
 
     @staticmethod
     def _text_at(row: Row, who: int, text: int) -> int:
@@ -243,25 +289,33 @@ class _Layout:
     def head(self) -> str:
         line = "id".ljust(self.who) + "who".ljust(self.text - self.who) + "text"
         line = line.ljust(self.end - self.tokens) + "tokens".rjust(self.tokens)
-        if self.cells:
-            line += self._cells(("kv", "used", "hits", "lru"))
-        return _fit(line, self.columns)
+        return _fit(line + self._cells(CELLS), self.columns)
 
     def line(self, row: Row) -> str:
         who_at = max(self.who, row.indent + len(row.id) + 1)
         text_at = max(self.text, who_at + 5)
         line = (" " * row.indent + row.id).ljust(who_at) + row.who.ljust(text_at - who_at)
         line += pad(row.text, self.end - self.tokens - text_at - 1) + " "
-        line += row.tokens.rjust(self.tokens)
-        if self.cells:
-            line += self._cells(row.cache)
+        line += row.tokens.rjust(self.tokens) + self._cells(row.cache)
         if row.labels:
-            line += "   " + row.labels
+            line += " " * self.shape.before + self._named(row.labels)
         return _fit(line.rstrip(), self.columns)
 
-    def _cells(self, cells: tuple[str, str, str, str]) -> str:
-        assert self.cells is not None
-        kv, used, hits, lru = cells
-        w_kv, w_used, w_hits, w_lru = self.cells
-        numbers = f"  {hits.rjust(w_hits)}  {lru.rjust(w_lru)}"
-        return f"   {kv.ljust(w_kv)}  {used.ljust(w_used)}{numbers}"
+    def _cells(self, cells: tuple[str, ...]) -> str:
+        if self.cells is None:
+            return ""
+        shown = [
+            cells[i].rjust(self.cells[i]) if i > 1 else cells[i].ljust(self.cells[i])
+            for i in self.shape.shown
+        ]
+        return " " * self.shape.before + (" " * self.shape.between).join(shown)
+
+    def _named(self, labels: tuple[str, ...]) -> str:
+        """The labels, where there is no room for them cut; HEAD's mark never."""
+        text = "  ".join(labels)
+        if width(text) <= self.labels:
+            return text
+        if labels[-1] != HEAD_MARK:
+            return cut(text, max(self.labels, 0))
+        names = cut("  ".join(labels[:-1]), max(self.labels - len(HEAD_MARK) - 2, 0))
+        return f"{names}  {HEAD_MARK}".lstrip()

@@ -6,7 +6,7 @@ import pytest
 
 from radchat.chat.tree_view import kv_cell, render, short_ids
 from radchat.chat.width import width
-from tests.chat.trees import chain, long, message, report
+from tests.chat.trees import busy, chain, long, message, report
 
 # `hits` is right-aligned under its heading
 PICTURE = """\
@@ -47,6 +47,29 @@ id     who   text                                tokens
         e1c7 asst Margin...                         298   costs"""
 
 
+BUSY = """\
+session report-q3 (e7f2)  smollm2-135m  14 messages  5 branches
+KV G 1.42 GiB  D 1.51 GiB  budget 71%
+id     who   text        tokens kv    used hits lru
+50c1   sys   You are...     412 G*    now    23   -
+a19e   user  @report....  8,113 G     now    21   9
+b7d0   asst  The repo...    240 G     now    21   8
+  c2aa user  price -10 %     18 G     4s      3   7 price
+  d9f1 asst  Revenue...     311 G     4s      3   6 main
+  0abc user  what wou...  1,234 G 81% 2m      3   1
+  1abc asst  what wou...  1,235 G 80% 2m      3   2
+  2abc user  what wou...  1,236 G 80% 2m      3   3
+  3abc asst  what wou...  1,237 G 80% 2m      3   4
+  4abc user  what wou...  1,238 G 80% 2m      3   5
+  5abc asst  what wou...  1,239 G 80% 2m      3   6 raise-prices-slowly  <- HEAD
+    ffff user a sibling      12 G     now     0   -
+    eeee user another...     12 G     now     0   - a-second-long-name
+  c3b4 user  cost -5 %       15 D     2m      1   -
+  e1c7 asst  Margin...      298 D     2m      1   - costs
+G device  H host  D disk  - none  * pinned    lru 1 goes first
+shared by all branches: 8,765 tokens, computed once"""
+
+
 def drawn(tree: dict[str, Any], columns: int | None, **more: Any) -> str:
     return "\n".join(render(tree, columns=columns, **more))
 
@@ -58,6 +81,17 @@ def test_the_picture_is_the_one_of_the_manual() -> None:
 
 def test_at_eighty_columns_the_text_gives_way_and_no_number_does() -> None:
     assert drawn(report(), 80, cache=True) == NARROW
+
+
+def test_branch_names_and_head_survive_where_the_text_and_the_space_run_out() -> None:
+    assert drawn(busy(), 80, cache=True) == BUSY
+
+
+@pytest.mark.parametrize("columns", [48, 60, 70, 80, 90, 120])
+def test_head_is_never_cut_off(columns: int) -> None:
+    for line in render(busy(), columns=columns, cache=True):
+        assert width(line) <= columns
+        assert not line.lstrip().startswith("5abc") or line.endswith("  <- HEAD")
 
 
 def test_without_the_cache_only_tokens_and_names_are_shown() -> None:

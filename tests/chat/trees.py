@@ -74,6 +74,27 @@ def report() -> dict[str, Any]:
     }
 
 
+def busy() -> dict[str, Any]:
+    """The same, gone on with: deep, partly cached, and with long names at its end."""
+    tree = report()
+    parent = "d9f1"
+    for i in range(6):
+        key, role = f"{i}abc", "assistant" if i % 2 else "user"
+        text = f"what would it be like if number {i}"
+        tree["messages"].append(
+            message(key, parent, role, text, 1234 + i, held=1000, used=130, hits=3, lru=i + 1)
+        )
+        parent = key
+    tree["messages"] += [
+        message("ffff", parent, "user", "a sibling", 12),
+        message("eeee", parent, "user", "another sibling", 12),
+    ]
+    tree["head"] = long(parent)
+    named = {"raise-prices-slowly": parent, "main": "d9f1", "a-second-long-name": "eeee"}
+    tree["branches"] |= {name: long(key) for name, key in named.items()}
+    return tree
+
+
 def chain(length: int) -> dict[str, Any]:
     """A conversation without a fork."""
     messages = [
