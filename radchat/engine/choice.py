@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from radchat.engine.kinship import Kinship
 from radchat.engine.request import Ids, Priority, Request, TokenLogprob, Usage
 from radchat.engine.sampling import Seen
 from radchat.engine.words import Words
@@ -69,7 +70,7 @@ class Choice:
     seen: Seen
     unborn: tuple[int, ...] = ()  # siblings that fork at the first draw
     lease: Lease | None = None
-    raw: bytes = b""  # ids at the time of queueing, to compare in bulk
+    raw: bytes = b""  # ids at the time of queueing (a fork's: its parent's), to compare in bulk
     num_out: int = 0
     scored: int = 0  # rows of the prompt whose log probabilities are known
     lent: Priority = Priority.BACKGROUND  # its own, or a follower's higher one
@@ -77,7 +78,8 @@ class Choice:
     followers: int = 0  # requests that wait for what this one computes
     passed: int = 0  # later arrivals admitted while this one waited
     retractions: int = 0
-    common: dict[int, int] = field(default_factory=dict)  # admission -> ids shared with it
+    kin: Kinship = field(default_factory=lambda: Kinship(b""))
+    found: tuple[int, int] = (-1, 0)  # generation of the tree -> ids cached then
 
     @property
     def request(self) -> Request:
@@ -106,4 +108,5 @@ class Choice:
 
     def queue(self) -> None:
         self.raw = self.ids.tobytes()
-        self.common.clear()
+        self.kin = Kinship(self.raw)
+        self.found = (-1, 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
+from radchat.engine import radix
 from radchat.engine.request import Ids
 
 
@@ -37,14 +38,7 @@ def insides(spans: Iterable[tuple[int, int]]) -> set[int]:
 
 
 def common_ids(a: Ids, b: Ids) -> int:
-    low, high = 0, min(len(a), len(b))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if a[low:middle] == b[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    return radix.common_len(a.tobytes(), b.tobytes(), 0, len(b) * radix.ID_BYTES)
 
 
 def trimmed(shares: tuple[int, ...], total: int) -> tuple[int, ...]:

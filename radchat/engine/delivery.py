@@ -132,6 +132,7 @@ class Delivery:
         if child.lease is None:
             self._scheduler.add(child)
         else:
+            child.raw = parent.raw
             self._scheduler.adopt(child)
 
     def _take(

@@ -28,10 +28,11 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from radchat.engine.eviction import Eviction, EvictionOrder, LeastRecentlyUsed, cuts
 from radchat.engine.pages import PageAllocator
-from radchat.engine.radix import Node, RadixTree, path_up, prefix_of
+from radchat.engine.radix import ID_BYTES, Node, RadixTree, path_up, prefix_of
 from radchat.engine.request import Ids
 
 EXTENT = 8  # pages taken at once when a request outgrows its table
@@ -53,8 +54,7 @@ class Lease:
     copies: list[tuple[int, int]] = field(default_factory=list)  # (source page, destination)
 
 
-@dataclass(frozen=True, slots=True)
-class NodeView:
+class NodeView(NamedTuple):
     """A node as it is shown: tokens [start, end) of its path."""
 
     id: int
@@ -120,7 +120,17 @@ class PrefixCache:
 
     def match_len(self, ids: Ids, namespace: str = "") -> int:
         """How many of ``ids`` are cached from the start. Changes and stamps nothing."""
-        return self._match(ids, namespace)[1]
+        return self.match_raw(ids.tobytes(), namespace)
+
+    def match_raw(self, raw: bytes, namespace: str = "") -> int:
+        """The same for ids as bytes. It stays so while ``generation`` does."""
+        root = self._tree.roots.get(namespace)
+        return self._tree.match(root, raw, len(raw) // ID_BYTES)[1] if root else 0
+
+    @property
+    def generation(self) -> int:
+        """A number that changes whenever a match may."""
+        return self._tree.generation
 
     def admit(self, ids: Ids, namespace: str = "") -> Lease | None:
         """Lock what is cached of ``ids`` and take pages for the rest, evicting if need be.
@@ -247,12 +257,19 @@ class PrefixCache:
 
     def nodes(self) -> list[NodeView]:
         """All nodes, each after its parent."""
-        return [self._view(node) for node in self._tree.nodes()]
+        views: list[NodeView] = []
+        for namespace, root in self._tree.roots.items():
+            depths = {root: -1}
+            for node in self._tree.below(root):
+                depths[node] = depths[node.parent] + 1
+                views.append(_view(node, depths[node], namespace))
+        return views
 
     def path(self, ids: Ids, namespace: str = "") -> list[NodeView]:
         """The nodes along the match of ``ids``; it may end inside the last."""
         node, _ = self._match(ids, namespace)
-        return [self._view(each) for each in reversed(list(path_up(node)))] if node else []
+        nodes = list(path_up(node))[::-1] if node else []
+        return [_view(each, depth, namespace) for depth, each in enumerate(nodes)]
 
     def check(self, leases: Iterable[Lease]) -> None:
         """Recount everything by brute force, given all live leases; AssertionError says what broke.
@@ -267,9 +284,10 @@ class PrefixCache:
         owners = Counter(writers.keys())
         ends: dict[int, int] = {}  # page of the tree -> end of its longest holder, from page start
         for node in tree.nodes():
-            for index, page in enumerate(node.pages, node.start // size):
-                owners[page] += 1
-                ends[page] = max(ends.get(page, 0), min(node.end - index * size, size))
+            owners.update(node.pages)
+            ends.update(dict.fromkeys(node.pages[:-1], size))
+            tail = node.pages[-1]
+            ends[tail] = max(ends.get(tail, 0), (node.end - 1) % size + 1)
         self._pages.check(owners)
         tree.check(Counter(lease.node for lease in leases))
         for lease in leases:
@@ -308,22 +326,20 @@ class PrefixCache:
                 self._tree.open[pages[0]] = fill
             self._pages.release(pages)
 
-    def _view(self, node: Node) -> NodeView:
-        above = list(path_up(node))
-        root = above[-1].parent
-        namespace = next(name for name, each in self._tree.roots.items() if each is root)
-        return NodeView(
-            id=node.id,
-            parent=above[1].id if len(above) > 1 else None,
-            depth=len(above) - 1,
-            namespace=namespace,
-            start=node.start,
-            end=node.end,
-            tokens=array("I", node.tokens),
-            pages=tuple(node.pages),
-            adds=node.adds,
-            lock_ref=node.lock_ref,
-            tick=node.tick,
-            last_used=node.last_used,
-            hits=node.hits,
-        )
+
+def _view(node: Node, depth: int, namespace: str) -> NodeView:
+    return NodeView(
+        id=node.id,
+        parent=node.parent.id if depth else None,
+        depth=depth,
+        namespace=namespace,
+        start=node.start,
+        end=node.end,
+        tokens=array("I", node.tokens),
+        pages=tuple(node.pages),
+        adds=node.adds,
+        lock_ref=node.lock_ref,
+        tick=node.tick,
+        last_used=node.last_used,
+        hits=node.hits,
+    )

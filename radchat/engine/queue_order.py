@@ -12,18 +12,16 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from radchat.engine.choice import Choice
 from radchat.engine.request import Priority
 from radchat.errors import InvalidInput
 
 POLICIES = ("lpm", "fcfs", "random")
-_COMPARE_BY_WORD = 128  # bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(NamedTuple):
     """A queued choice as the tree stands now."""
 
     choice: Choice
@@ -62,19 +60,3 @@ def _lpm_key(entry: Waiting, now: float, tokens_per_s: float) -> tuple[float, ..
     age = math.floor(math.log2(1 + waited / service))
     rate = entry.matched / length
     return (1, entry.priority, -age, -entry.matched, -rate, service, *_arrival(entry))
-
-
-def shared_len(a: bytes, b: bytes) -> int:
-    """How many ids (4 bytes each) two sequences share from the start; compares in bulk."""
-    low, high = 0, min(len(a), len(b))  # a[:low] is shared; a[:high + 1] is not, or is the end
-    while high - low > _COMPARE_BY_WORD:
-        middle = (low + high) // 8 * 4
-        if a[low:middle] == b[low:middle]:
-            low = middle
-        else:
-            high = middle
-    differing = int.from_bytes(a[low:high], "little") ^ int.from_bytes(b[low:high], "little")
-    if differing:
-        low += ((differing & -differing).bit_length() - 1) // 8
-        return low // 4
-    return high // 4

@@ -74,6 +74,7 @@ class RadixTree:
         self.open: dict[int, int] = {}  # tail pages without a writer -> slots filled
         self.on_evict: Callable[[Node, int], None] | None = None
         self.order = order
+        self.generation = 0  # changes when a match may end elsewhere than before
         self._pages = pages
         self._wall_clock = wall_clock
         self._tick = 0
@@ -180,6 +181,7 @@ class RadixTree:
                 break
         present = base.end + at // ID_BYTES
         if at < stop:
+            self.generation += 1
             end = base.end + stop // ID_BYTES
             pages = table[present // self.page_size : -(-end // self.page_size)]
             # A leaf on whose end nobody else relies grows: a conversation stays one node.
@@ -222,6 +224,7 @@ class RadixTree:
         whole = freed == node.adds
         keep = 0 if whole else len(node.pages) - freed
         end = (node.start // self.page_size + keep) * self.page_size if keep else node.start
+        self.generation += 1
         if self.on_evict is not None:
             self.on_evict(node, end)
         if freed:  # then its last page is freed: only an only page may be held above as well
@@ -237,11 +240,14 @@ class RadixTree:
 
     def nodes(self) -> Iterator[Node]:
         """All nodes but the roots, a parent before its children."""
-        stack = list(self.roots.values())
+        for root in self.roots.values():
+            yield from self.below(root)
+
+    def below(self, root: Node) -> Iterator[Node]:
+        stack = list(reversed(root.children.values()))
         while stack:
             node = stack.pop()
-            if node.end:
-                yield node
+            yield node
             stack.extend(reversed(node.children.values()))
 
     def check(self, locks: Mapping[Node, int]) -> None:
@@ -262,8 +268,10 @@ class RadixTree:
             num_pages = -(-node.end // size) - node.start // size
             assert len(node.pages) == num_pages, f"{what}: pages do not cover it"
             assert node.lock_ref == held[node], f"{what}: lock_ref"
-            overlapping = [a for a in path_up(parent) if a.end > node.start // size * size]
-            shares = any(a.pages[-1] == node.pages[0] for a in overlapping)
+            shares, above = False, parent
+            while above.end > node.start // size * size:
+                shares |= above.pages[-1] == node.pages[0]
+                above = above.parent
             assert node.shares == shares, f"{what}: shares"
             (locked if node.lock_ref else unlocked).update(node.pages)
         assert self.locked == len(locked), "locked pages"

@@ -14,13 +14,13 @@ What it holds:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from radchat.engine.batch import Work, compose
 from radchat.engine.choice import Choice
 from radchat.engine.prefix_cache import PrefixCache
-from radchat.engine.queue_order import Waiting, queue_order, shared_len
+from radchat.engine.queue_order import Waiting, queue_order
 from radchat.engine.request import Priority
 
 BACKGROUND_PATIENCE = 8
@@ -61,10 +61,17 @@ class Scheduler:
         self.running: list[Choice] = []  # in order of admission
         self.retractions = 0
         self._admissions = 0
+        # sums over ``running``, made when first asked for; ``_changed`` forgets them
+        self._rivals: dict[Priority, int] = {}
+        self._growth_of_running: int | None = None
+        self._changes = 0  # of who waits and who runs
+        self._tried = (-1, -1)  # (changes, generation of the tree) when nobody could be admitted …
+        self._least_need = 0  # … and the fewest pages that one of them asked for
 
     def add(self, choice: Choice) -> None:
         choice.queue()
         self.waiting.append(choice)
+        self._changes += 1
 
     def adopt(self, choice: Choice) -> None:
         """A sibling that forked from a running request: it runs already."""
@@ -72,6 +79,13 @@ class Scheduler:
         choice.admitted = self._admissions
         choice.lent = choice.request.priority
         self.running.append(choice)
+        self._changes += 1
+        self._changed()
+
+    def _changed(self) -> None:
+        """Who runs, for whom, or how long their tables are is no longer what it was."""
+        self._rivals.clear()
+        self._growth_of_running = None
 
     @property
     def has_place(self) -> bool:
@@ -82,6 +96,8 @@ class Scheduler:
         for queue in (self.running, self.waiting):
             if choice in queue:
                 queue.remove(choice)
+        self._changes += 1
+        self._changed()
 
     def schedule(self, now: float) -> Schedule:
         out = Schedule()
@@ -90,6 +106,7 @@ class Scheduler:
         for choice in self.running:
             choice.lent = self._own_priority(choice)
             choice.followers = 0
+        self._changed()
         self._admit(out, now, may_admit=self.retractions == before)
         by_priority: dict[Priority, list[Choice]] = {priority: [] for priority in Priority}
         for choice in self.running:
@@ -136,6 +153,7 @@ class Scheduler:
         assert choice.lease is not None
         self._cache.finish(choice.lease)
         self.running.remove(choice)
+        self._changed()
         choice.lease = None
         choice.retractions += 1
         self.retractions += 1
@@ -158,24 +176,24 @@ class Scheduler:
     # -- admission ----------------------------------------------------------------------------
 
     def _admit(self, out: Schedule, now: float, *, may_admit: bool) -> None:
-        queue = self._ordered(now)
+        if not may_admit or not self._may_fit():
+            if any(choice.pending > 1 for choice in self.running):
+                for choice in self.waiting:  # whatever their order
+                    self._follows(choice)
+            return
+        self._tried = (self._changes, self._cache.generation)
+        self._least_need = self._cache.total
         background_blocked = False
-        leaders = [choice for choice in self.running if choice.pending > 1]
-        for entry in queue:
+        for entry in self._ordered(now):
             choice = entry.choice
-            leader = self._leader(entry, leaders) if self._options.follow else None
-            if leader is not None:
-                leader.lent = min(leader.lent, entry.priority)
-                leader.followers += 1
+            if self._follows(choice):
                 continue
             if not may_admit or (background_blocked and entry.priority is Priority.BACKGROUND):
                 continue
-            rivals = sum(self._own_or_lent(other) <= entry.priority for other in self.running)
-            if rivals >= self._options.max_running:
+            if self._num_rivals(entry.priority) >= self._options.max_running:
                 continue
             if self._try(entry):
                 out.admitted.append(choice)
-                leaders.append(choice)
                 for other in self.waiting:
                     other.passed += other.group.serial < choice.group.serial
             elif not self.running and not self._cache.fits(len(choice.ids)):
@@ -186,41 +204,61 @@ class Scheduler:
             else:
                 background_blocked |= entry.priority is Priority.FOREGROUND
 
+    def _may_fit(self) -> bool:
+        """False if nobody can be admitted now: all places are taken, or all were tried in vain
+        and since then there has been no change but that those who run have grown.
+        """
+        if self._num_rivals(Priority.FOREGROUND) >= self._options.max_running:
+            return False
+        if not self.running or self._tried != (self._changes, self._cache.generation):
+            return True
+        return self._least_need + self._growth() <= self._cache.free + self._cache.evictable
+
+    def _num_rivals(self, priority: Priority) -> int:
+        """How many run with this priority or before it: those that count against its places."""
+        if priority not in self._rivals:
+            self._rivals[priority] = sum(
+                self._own_or_lent(other) <= priority for other in self.running
+            )
+        return self._rivals[priority]
+
     def _ordered(self, now: float) -> list[Waiting]:
         entries = []
         for choice in self.waiting:
             priority = self._own_priority(choice)
             patience = 1 if priority is Priority.FOREGROUND else BACKGROUND_PATIENCE
-            found = self._cache.match_len(choice.ids, choice.request.namespace)
             overdue = (
                 choice.passed >= self._options.max_passed * patience
                 or choice.retractions >= self._options.max_retractions
             )
-            entries.append(Waiting(choice, min(found, len(choice.ids) - 1), priority, overdue))
+            entries.append(Waiting(choice, self._matched(choice), priority, overdue))
         options = self._options
         return queue_order(entries, options.policy, now, self._prefill_speed(), options.seed)
 
-    def _leader(self, entry: Waiting, leaders: Sequence[Choice]) -> Choice | None:
-        """A running request that is computing tokens this one needs next, or None.
+    def _matched(self, choice: Choice) -> int:
+        """Tokens of a waiting choice that need not be run, as the tree stands now."""
+        generation = self._cache.generation
+        if choice.found[0] != generation:
+            num = self._cache.match_raw(choice.raw, choice.request.namespace)
+            choice.found = (generation, num)
+        return min(choice.found[1], len(choice.ids) - 1)
 
-        Worth waiting for: a page of tokens, or half of what would have to be run.
-        """
-        choice = entry.choice
-        if choice.is_scoring:
-            return None  # it runs every token anyway
-        last = len(choice.ids) - 1
-        best, leader = 0, None
-        for other in leaders:
-            if other.lease is None or other.request.namespace != choice.request.namespace:
-                continue  # put back meanwhile, or a stranger
-            done = other.lease.computed_len
-            shared = choice.common.get(other.admitted)
-            if shared is None:
-                shared = choice.common[other.admitted] = shared_len(choice.raw, other.raw)
-            gain = min(shared, last) - max(entry.matched, done)
-            if gain > best and (gain >= self._cache.page_size or 2 * gain >= last - entry.matched):
-                best, leader = gain, other
-        return leader
+    def _follows(self, choice: Choice) -> bool:
+        """Whether a running request is computing what this one needs next; then it is lent to."""
+        if not self._options.follow:
+            return False
+        choice.kin.look(choice, self.running)
+        if choice.is_scoring or not choice.kin.may_follow:
+            return False  # a scoring one runs every token anyway
+        leader = choice.kin.leader(choice, self._matched(choice), self._cache.page_size)
+        if leader is None:
+            return False
+        leader.followers += 1
+        priority = self._own_priority(choice)
+        if priority < leader.lent:
+            leader.lent = priority
+            self._changed()
+        return True
 
     def _try(self, entry: Waiting) -> bool:
         """Admit if there is room for it and for the next tokens of all that run."""
@@ -229,13 +267,15 @@ class Scheduler:
             return False
         self._show_shared(entry)
         while not self._has_room(entry) or not self._lease(choice):
-            background = [c for c in self.running if self._own_or_lent(c) is Priority.BACKGROUND]
-            if entry.priority is Priority.BACKGROUND or not background:
-                return False
-            self._retract(max(background, key=lambda other: other.admitted))
+            if entry.priority is Priority.BACKGROUND or self._num_rivals(
+                Priority.FOREGROUND
+            ) == len(self.running):
+                return False  # nobody in the background who could be put back for it
+            self._retract(self._victim())
         self.waiting.remove(choice)
         self.adopt(choice)
         choice.lent = entry.priority
+        self._changed()
         return True
 
     def _has_room(self, entry: Waiting) -> bool:
@@ -244,21 +284,24 @@ class Scheduler:
             return True
         page = self._cache.page_size
         table_len = -(-len(entry.choice.ids) // page)
-        need = table_len - entry.matched // page + self._growth(entry.choice, table_len)
-        return need <= self._cache.free + self._cache.evictable
+        need = table_len - entry.matched // page + self._growth_pages(entry.choice, table_len)
+        self._least_need = min(self._least_need, need)
+        return need + self._growth() <= self._cache.free + self._cache.evictable
 
-    def _growth(self, choice: Choice, table_len: int) -> int:
-        pages = self._growth_pages(choice, table_len)
-        for other in self.running:
-            assert other.lease is not None
-            pages += self._growth_pages(other, len(other.lease.table))
-        return pages
+    def _growth(self) -> int:
+        """Pages that all who run may want soon."""
+        if self._growth_of_running is None:
+            self._growth_of_running = 0
+            for other in self.running:
+                assert other.lease is not None
+                self._growth_of_running += self._growth_pages(other, len(other.lease.table))
+        return self._growth_of_running
 
     def _lease(self, choice: Choice) -> bool:
         lease = self._cache.admit(choice.ids, choice.request.namespace)
         if lease is None:
             return False
-        growth = self._growth(choice, len(lease.table))
+        growth = self._growth() + self._growth_pages(choice, len(lease.table))
         if self.running and growth > self._cache.free + self._cache.evictable:
             self._cache.abort(lease)
             return False
@@ -268,14 +311,7 @@ class Scheduler:
     def _show_shared(self, entry: Waiting) -> None:
         """What a running request has generated is found too, as far as this prompt repeats it."""
         choice = entry.choice
-        for other in self.running:
-            lease = other.lease
-            if lease is None or other.request.namespace != choice.request.namespace:
-                continue
-            if lease.computed_len <= max(entry.matched, other.group.prompt_len):
-                continue  # prompts are shown as they are computed
-            if (
-                choice.raw.startswith(other.raw)
-                and shared_len(choice.raw, lease.ids.tobytes()) > entry.matched
-            ):
-                self._cache.show(lease)
+        choice.kin.look(choice, self.running)
+        for other in choice.kin.repeated(choice, choice.found[1]):
+            assert other.lease is not None
+            self._cache.show(other.lease)

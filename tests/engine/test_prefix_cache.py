@@ -6,7 +6,9 @@ import subprocess
 import sys
 from array import array
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
@@ -566,3 +568,53 @@ def test_the_cache_needs_nothing_but_the_standard_library() -> None:
         [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "['radchat']"
+
+
+def chain(num_turns: int) -> PrefixCache:
+    """A path as deep as it can be: a fork at the end of each of its turns."""
+    cache = PrefixCache(num_turns * 4 + 20)
+    path = ids(0)
+    for turn in range(num_turns):
+        stored(cache, path + ids(range(100, 110)))
+        path = path + ids(range(turn * 7 + 200, turn * 7 + 207))
+        stored(cache, path)
+    return cache
+
+
+def num_calls(work: Callable[[], object]) -> int:
+    """How many functions are entered, resumed generators and built-in ones included."""
+    count = 0
+
+    def heard(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(heard)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def test_listing_and_recounting_a_deep_tree_takes_steps_in_proportion_to_its_nodes() -> None:
+    small, large = chain(50), chain(200)
+    assert max(node.depth for node in large.nodes()) >= 200
+    for name in ("nodes", "eviction_plan"):
+        counts = [num_calls(getattr(cache, name)) for cache in (small, large)]
+        assert counts[1] < 5 * counts[0], name  # four times the nodes; sixteen, were it quadratic
+    counts = [num_calls(lambda cache=cache: cache.check([])) for cache in (small, large)]  # type: ignore[misc]
+    assert counts[1] < 5 * counts[0]
+
+
+def test_views_say_the_same_of_a_node_whichever_way_it_is_found() -> None:
+    cache = chain(20)
+    stored(cache, ids(5, 6, 7), "other")
+    views = {node.id: node for node in cache.nodes()}
+    assert {node.namespace for node in views.values()} == {"", "other"}
+    path = cache.path(ids(0, *[range(t * 7 + 200, t * 7 + 207) for t in range(20)]))
+    assert [node.depth for node in path] == list(range(len(path)))
+    assert len(path) > 15
+    for above, node in pairwise(path):
+        assert views[node.id] == node
+        assert node.parent == above.id

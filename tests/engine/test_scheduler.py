@@ -8,10 +8,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+import torch
 
 from radchat.engine.choice import Choice, Group
 from radchat.engine.engine import Engine
-from radchat.engine.queue_order import Waiting, queue_order, shared_len
+from radchat.engine.kv_pool import KVPool
+from radchat.engine.prefix_cache import Lease, PrefixCache
+from radchat.engine.queue_order import Waiting, queue_order
 from radchat.engine.request import (
     Event,
     Finished,
@@ -139,16 +142,6 @@ def test_fcfs_is_the_order_of_arrival_and_random_a_fixed_draw() -> None:
     assert serials(entries, "random", seed=3) == serials(entries[::-1], "random", seed=3)
     with pytest.raises(InvalidInput, match="policy"):
         serials(entries, "lifo")
-
-
-def test_shared_len_is_the_number_of_equal_ids() -> None:
-    generator = random.Random(0)
-    for _ in range(2000):
-        a = [generator.choice([1, 2, 2**31 + 1]) for _ in range(generator.choice([0, 5, 300]))]
-        b = a[: generator.randrange(len(a) + 1)] + [7] * generator.choice([0, 1, 90])
-        want = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), None)
-        want = min(len(a), len(b)) if want is None else want
-        assert shared_len(array("I", a).tobytes(), array("I", b).tobytes()) == want
 
 
 # -- none starves ---------------------------------------------------------------------------------
@@ -521,3 +514,137 @@ def test_fifty_idle_chats_never_lock_the_pool() -> None:
         assert output(drain(engine), "again") == solo(turn, 8)
     assert engine.pool.data.shape[2] == 641 // PAGE + 1  # the budget is a ceiling
     engine.check_idle()
+
+
+# -- a long queue ---------------------------------------------------------------------------------
+
+
+class Counting(PrefixCache):
+    """Counts the looks into the tree and the attempts to be admitted."""
+
+    matches = 0
+    admissions = 0
+
+    def match_raw(self, raw: bytes, namespace: str = "") -> int:
+        self.matches += 1
+        return super().match_raw(raw, namespace)
+
+    def admit(self, ids: Ids, namespace: str = "") -> Lease | None:
+        self.admissions += 1
+        return super().admit(ids, namespace)
+
+
+def counting_engine(pool_tokens: int, **options: Any) -> tuple[Engine, Counting]:
+    cache = Counting(pool_tokens // PAGE + 1, PAGE)
+    pool = KVPool(1, cache.num_pages, PAGE, 1, 1, torch.float32)
+    engine = Engine(
+        ScriptedModel(),
+        pool,
+        cache,
+        ByteTokenizer().text,
+        options=SchedulerOptions(**options),
+        clock=LogicalClock(),
+        check=False,
+    )
+    return engine, cache
+
+
+QUEUE, STEPS = 200, 40
+
+
+def looks(engine: Engine, cache: Counting) -> list[tuple[int, int]]:
+    """(matches, attempts to admit) of each of STEPS steps in which only answers go on."""
+    while started(engine.step()):
+        pass
+    counts = []
+    for _ in range(STEPS):
+        cache.matches = cache.admissions = 0
+        assert started(engine.step()) == []
+        counts.append((cache.matches, cache.admissions))
+    assert engine.stats()["waiting"] >= QUEUE
+    return counts
+
+
+def test_a_long_queue_is_not_looked_at_while_all_places_are_taken() -> None:
+    engine, cache = counting_engine(4096, max_running=4)
+    head = prompt(0, 100)
+    for number in range(4 + QUEUE):
+        engine.submit(ask(f"{number}", head + prompt(number + 1, 20), 200))
+    assert looks(engine, cache) == [(0, 0)] * STEPS
+
+
+def test_a_long_queue_is_tried_again_only_when_the_tree_or_the_room_has_changed() -> None:
+    engine, cache = counting_engine(960)
+    head = prompt(0, 100)
+    for number in range(5 + QUEUE):
+        engine.submit(ask(f"{number}", head + prompt(number + 1, 100), 120))
+    counts = looks(engine, cache)
+    assert sum(matches for matches, _ in counts) <= 2 * QUEUE  # of 8,000 pairs of step and request
+    assert sum(admissions for _, admissions in counts) <= STEPS
+    # and when those who run end, the next in line start at once
+    for choice in list(engine._scheduler.running):
+        engine.abort(choice.request.id)
+    assert started(engine.step())
+
+
+@pytest.mark.parametrize("priority", list(Priority))
+def test_each_request_of_a_long_queue_gets_its_turn(priority: Priority) -> None:
+    engine, _ = counting_engine(640, max_running=5)
+    for number in range(60):
+        mixed = Priority.FOREGROUND if number % 3 else priority
+        engine.submit(ask(f"{number}", prompt(number, 60 + number), 8, mixed))
+    events = drain(engine)
+    assert sorted(map(int, started(events))) == list(range(60))
+    for number in (0, 1, 30, 59):
+        assert output(events, f"{number}") == solo(prompt(number, 60 + number), 8)
+
+
+def test_a_request_follows_the_one_that_shares_most_and_forgets_who_was_put_back() -> None:
+    cache = PrefixCache(200, PAGE)
+    head = prompt(0, 160)
+    ids = head + prompt(1, 40)
+    cold = admitted(cache, prompt(2, 90), 1)
+    near = admitted(cache, head[:96] + prompt(3, 20), 2)
+    nearest = admitted(cache, head + prompt(4, 20), 3)
+    choice = queued(ids, 4)
+    choice.kin.look(choice, [cold, near, nearest])
+    assert choice.kin.leader(choice, 0, PAGE) is nearest
+    assert choice.kin.leader(choice, 160, PAGE) is None  # nothing left to wait for
+    assert nearest.lease is not None
+    cache.abort(nearest.lease)
+    nearest.lease = None
+    assert choice.kin.leader(choice, 0, PAGE) is near
+    again = admitted(cache, head + prompt(4, 20), 5)
+    choice.kin.look(choice, [cold, near, again])
+    assert choice.kin.leader(choice, 0, PAGE) is again
+
+
+def test_an_answer_is_shown_to_who_repeats_it_and_to_nobody_else() -> None:
+    cache = PrefixCache(200, PAGE)
+    ids = prompt(0, 50)
+    talks = admitted(cache, array("I", ids), 1)
+    assert talks.lease is not None
+    talks.ids.extend([7, 8, 9, 10])
+    talks.lease.computed_len = 53
+    repeats, differs, asks = (
+        queued(ids + array("I", more), n + 2) for n, more in enumerate([[7, 8, 5], [6, 8], []])
+    )
+    for choice, want in [(repeats, [talks]), (differs, []), (asks, [])]:
+        choice.kin.look(choice, [talks])
+        assert list(choice.kin.repeated(choice, 50)) == want
+    assert list(repeats.kin.repeated(repeats, 52)) == []
+
+
+def queued(ids: Ids, serial: int) -> Choice:
+    choice = waiting(serial, 0, len(ids)).choice
+    choice.group.request.ids = ids
+    choice.ids = array("I", ids)
+    choice.queue()
+    return choice
+
+
+def admitted(cache: PrefixCache, ids: Ids, number: int) -> Choice:
+    choice = queued(ids, number)
+    choice.lease = cache.admit(choice.ids)
+    choice.admitted = number
+    return choice
