@@ -204,10 +204,10 @@ def _cache(chat: Chat, rest: str) -> None:  # noqa: ARG001
 
 
 def _context(chat: Chat, rest: str) -> None:  # noqa: ARG001
-    used = chat.context.get("used")
-    if used is None:
-        used = sum(m.get("tokens") or 0 for m in chat.call("log")["messages"])
-    limit = chat.context.get("limit")
+    used = sum(m.get("tokens") or 0 for m in chat.call("log")["messages"])
+    while not chat.context and not chat.opening.is_loaded(0.1):
+        chat.host.status(chat.opening.text)
+    limit = chat.context.get("limit") or chat.opening.limit
     share = f" of {count(limit)}, {100 * used / limit:.0f}%" if limit else ""
     chat.host.out(f"{count(used)} tokens{share}")
 

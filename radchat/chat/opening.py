@@ -31,6 +31,7 @@ class Opening:
         self.text = "connecting"
         self.error: RadchatError | None = None
         self.client: Client | None = None
+        self.limit: int | None = None  # the loaded model's context, in tokens
         self._connect = connect
         self._session = session
         self._model = model
@@ -49,6 +50,11 @@ class Opening:
         if done and self.client is None and self.error is not None:
             raise self.error
         return done
+
+    def is_loaded(self, timeout: float) -> bool:
+        """Whether the model is, or cannot be, after so many seconds."""
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
 
     def show(self, text: str) -> None:
         self.text = text
@@ -81,3 +87,5 @@ class Opening:
                     self.show(progress(event.data))
                 elif event.name == "notice":
                     self._say(str(event.data.get("text", "")))
+                elif event.name == "done":
+                    self.limit = event.data.get("context")

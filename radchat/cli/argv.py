@@ -11,6 +11,7 @@ import itertools
 from dataclasses import dataclass, field
 
 from radchat.chat.options import nearest
+from radchat.cli import habits
 from radchat.cli.table import ALIASES, BY_NAME
 from radchat.errors import UsageError
 
@@ -168,14 +169,12 @@ def _refuse_mistyped(words: list[str]) -> None:
     word = texts[0]
     if any(c.isspace() for c in word) or not word:
         return
+    habits.refuse(texts)
     near = nearest(word, (*BY_NAME, *ALIASES))
     if len(texts) > 1 and (near is None or len(texts) > 3):
         return
-    hint = f"did you mean `radchat {near}`? " if near else "see `radchat --help`. "
-    said = " ".join(texts)
-    raise UsageError(
-        f'unknown command {word!r}: {hint}To say it to the model: radchat chat "{said}"'
-    )
+    hint = f"did you mean `radchat {near}`?" if near else "see `radchat --help`."
+    raise UsageError(f"unknown command {word!r}: {hint} {habits.to_say(texts)}")
 
 
 def _positional(words: list[str]) -> list[str]:

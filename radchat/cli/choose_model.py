@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from radchat.chat.footer import size
 from radchat.cli.common import Cli, is_terminal, table
 from radchat.errors import InvalidInput, NotFound, Unreachable
 
@@ -57,7 +58,7 @@ def _offer(cli: Cli, *, yes: bool) -> ModelEntry:
     suggestions = fit.offers(memory)
     best = fit.recommended(memory)
     if not yes:
-        cli.note(f"no model is here yet; {memory / 1e9:.1f} GB of memory are free; these fit:")
+        cli.note(f"no model is here yet; {size(memory)} of memory are free; these fit:")
         for number, line in enumerate(suggestion_lines(suggestions), start=1):
             cli.note(f"{number}  {line}")
         best = suggestions[_ask(len(suggestions), suggestions.index(best))]
@@ -87,7 +88,7 @@ def _ask(count: int, default_index: int) -> int:
 
 def suggestion_lines(suggestions: list[Suggestion]) -> list[str]:
     rows = [
-        [one.source, megabytes(one.fetch_bytes), megabytes(one.memory_bytes), one.about]
+        [one.source, size(one.fetch_bytes), size(one.memory_bytes), one.about]
         for one in suggestions
     ]
     return table(rows, ["source", "to fetch", "in memory", ""], right=frozenset((1, 2)))[1:]
@@ -104,7 +105,7 @@ def pull_with_progress(
     def progress(step: Step) -> None:
         nonlocal said
         if cli.shows_status:
-            share = f" {megabytes(step.done)} of {megabytes(step.total)}" if step.total else ""
+            share = f" {size(step.done)} of {size(step.total)}" if step.total else ""
             cli.status(step.text + share)
         elif step.text != said:
             cli.note(step.text)
@@ -114,7 +115,3 @@ def pull_with_progress(
         return pulling.pull(cli.places, source, name=name, from_file=from_file, progress=progress)
     finally:
         cli.status("")
-
-
-def megabytes(count: int) -> str:
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"

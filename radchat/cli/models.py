@@ -11,8 +11,9 @@ from typing import Annotated, Any
 
 import typer
 
+from radchat.chat.footer import size
 from radchat.chat.text import one_line
-from radchat.cli.choose_model import megabytes, pull_with_progress, suggestion_lines
+from radchat.cli.choose_model import pull_with_progress, suggestion_lines
 from radchat.cli.common import Cli, of, table
 from radchat.errors import NotFound, Unreachable
 
@@ -50,7 +51,7 @@ def ls(ctx: typer.Context) -> None:
             "*" if entry.name == default else "",
             entry.name,
             _count(entry.parameters),
-            megabytes(entry.bytes),
+            size(entry.bytes),
             f"{entry.context_length:,}",
             entry.dtype_source,
             one_line(entry.problem or entry.source),
@@ -92,12 +93,12 @@ def rm(
 
     cli = of(ctx)
     entry = registry.find(cli.places, model)
-    cli.confirm(f"Remove {entry.name} ({megabytes(entry.bytes)})?", yes=yes)
+    cli.confirm(f"Remove {entry.name} ({size(entry.bytes)})?", yes=yes)
     removed = registry.remove(cli.places, entry.folder.name)
     if cli.json:
         cli.data({"removed": removed.name, "bytes": removed.bytes})
     else:
-        cli.note(f"removed {removed.name}, {megabytes(removed.bytes)} freed")
+        cli.note(f"removed {removed.name}, {size(removed.bytes)} freed")
 
 
 @models_app.command("show")
@@ -115,7 +116,7 @@ def show(ctx: typer.Context, model: Annotated[str | None, typer.Argument()] = No
     cli.out(f"architecture  {entry.architecture}, {_count(entry.parameters)} parameters")
     cli.out(f"context       {entry.context_length:,} tokens")
     cli.out(f"weights       from {entry.dtype_source}, sha256 {entry.weights_sha256}")
-    cli.out(f"on disk       {megabytes(entry.bytes)} in {one_line(str(entry.folder))}")
+    cli.out(f"on disk       {size(entry.bytes)} in {one_line(str(entry.folder))}")
     cli.out(f"licence       {one_line(entry.license or 'not stated')}")
     cli.out(f"source        {one_line(entry.source)}")
     for step in entry.steps:
@@ -153,8 +154,8 @@ def ps(ctx: typer.Context) -> None:
             one["name"],
             one["dtype"],
             f"{one['context']:,}",
-            megabytes(one["bytes"]),
-            megabytes(one["kv_bytes"]),
+            size(one["bytes"]),
+            size(one["kv_bytes"]),
             str(one["users"]),
         ]
         for one in result["models"]

@@ -37,7 +37,7 @@ def tree_json(
     branches = {b.name: b.message for b in store.branches(session.id) if b.message is not None}
     rows = []
     for message in messages:
-        span = spans.get(message.id)
+        tokens, twice = _tokens(spans, message)
         mine = held.get(message.id, Held())
         age = None if mine.last_used is None else max(0.0, now - mine.last_used)
         rows.append(
@@ -46,8 +46,8 @@ def tree_json(
                 "parent": message.parent,
                 "role": message.role,
                 "text": shown(message),
-                "tokens": None if span is None else span.stop - span.start,
-                "cached": {"device": mine.device, "host": 0, "disk": 0},
+                "tokens": tokens,
+                "cached": {"device": max(mine.device - twice, 0), "host": 0, "disk": 0},
                 "last_used_s": age,
                 "hits": mine.hits if mine.device else None,
                 "pinned": False,
@@ -68,17 +68,40 @@ def tree_json(
         "messages": rows,
         "num_messages": len(messages),
         "shared_tokens": _shared_tokens(store, list(branches.values()), spans),
-        "tiers": tiers,
+        "tiers": _tiers_of(held, tiers),
     }
+
+
+def _tokens(spans: Mapping[str, Span], message: Message) -> tuple[int | None, int]:
+    """How many tokens a message adds to its path, and how many of its span are its parent's.
+
+    An answer's stop token is in the answer and in the opening of the turn after it: it counts
+    once, so that the messages of a path add up to what the next prompt holds of it.
+    """
+    span, before = spans.get(message.id), spans.get(message.parent or "")
+    if span is None:
+        return None, 0
+    twice = int(before is not None and before.stop == span.start + 1)
+    return span.stop - span.start - twice, twice
+
+
+def _tiers_of(held: Mapping[str, Held], tiers: Mapping[str, Any]) -> dict[str, Any]:
+    """The session's own part of the tiers; the budgets are the whole cache's."""
+    device = tiers.get("device")
+    if not device:
+        return dict(tiers)
+    tokens = min(sum(mine.device for mine in held.values()), device["tokens"])
+    num_bytes = tokens * device["budget_bytes"] // max(device["budget_tokens"], 1)
+    return {**tiers, "device": {**device, "tokens": tokens, "bytes": num_bytes}}
 
 
 def _shared_tokens(store: Store, heads: Sequence[str], spans: Mapping[str, Span]) -> int:
     """Tokens of the messages that every branch has; 0 where there is one branch only."""
     if len(heads) < 2:
         return 0
-    paths = [{m.id for m in store.path(head)} for head in heads]
-    common = set.intersection(*paths)
-    return sum(spans[m].stop - spans[m].start for m in common if m in spans)
+    paths = [{m.id: m for m in store.path(head)} for head in heads]
+    common = set.intersection(*(set(path) for path in paths))
+    return sum(_tokens(spans, paths[0][m])[0] or 0 for m in common)
 
 
 def subtree(messages: Sequence[Message], root: str | None) -> list[Message]:
@@ -137,7 +160,6 @@ def log_json(store: Store, place: Place, at: str | None, last_turns: int | None)
     turn = 0
     for message in path:
         turn += message.role == "user"
-        span = spans.get(message.id)
         rows.append(
             {
                 "id": message.id,
@@ -154,7 +176,7 @@ def log_json(store: Store, place: Place, at: str | None, last_turns: int | None)
                 "model": message.model,
                 "dtype": message.dtype,
                 "seed": message.seed,
-                "tokens": None if span is None else span.stop - span.start,
+                "tokens": _tokens(spans, message)[0],
                 "finish_reason": message.finish_reason,
                 "usage": message.usage,
                 "timing": message.timing,

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from radchat.cli import argv
+from radchat.cli import argv, habits
 from radchat.cli.table import BY_NAME, COMMANDS, help_text
 from radchat.errors import UsageError
 
@@ -79,6 +79,53 @@ def test_a_mistyped_command_is_never_a_prompt(typed: list[str], hint: str) -> No
         argv.parse(typed)
     assert hint in caught.value.message
     assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("typed", "hint"),
+    [
+        ("run smollm2-135m", "`radchat chat -m smollm2-135m`"),
+        ("list", "`radchat sessions ls` or `radchat models ls`"),
+        ("ls", "`radchat sessions ls` or `radchat models ls`"),
+        ("show tiny", "`radchat models show tiny`"),
+        ("rm 'two words.txt'", None),
+        ("rm report", "`radchat sessions rm report`"),
+        ("resume", "`radchat chat -r`"),
+        ("resume report", "`radchat chat -r report`"),
+        ("why d9f1", "`radchat tree --show-cache`"),
+        ("-m tiny status", "`radchat daemon status`"),
+        ("diff main 1", "`radchat diff` is not there yet"),
+        ("what-if 'do it' 'do not'", "`radchat what-if` is not there yet"),
+        ("think of a number from one to ten", "`radchat think` is not there yet"),
+        ("serve --port 1", "`radchat serve` is not there yet"),
+        ("list three odd animals", None),
+        ("show me stars.", None),
+        ("why is it?", None),
+        ("-p diff main 1", None),
+        ("-- diff main", None),
+    ],
+)
+def test_words_of_other_tools_are_answered_with_what_to_type(typed: str, hint: str | None) -> None:
+    import shlex
+
+    words = shlex.split(typed)
+    if hint is None:
+        assert argv.parse(words).command in ("chat", "ask")
+        return
+    with pytest.raises(UsageError) as caught:
+        argv.parse(words)
+    assert hint in caught.value.message
+
+
+@pytest.mark.parametrize("form", [form for forms in habits.HABITS.values() for form in forms])
+def test_what_to_type_is_a_command(form: str) -> None:
+    line = argv.parse(form.format("word").split())
+    assert line.command == form.split(maxsplit=1)[0]
+
+
+def test_a_command_that_comes_later_is_none_now() -> None:
+    assert habits.LATER.isdisjoint({*BY_NAME, *argv.ALIASES, *habits.HABITS})
+    assert set(habits.HABITS).isdisjoint({*BY_NAME, *argv.ALIASES})
 
 
 def test_a_global_option_without_its_value_is_refused() -> None:

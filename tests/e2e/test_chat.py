@@ -5,14 +5,17 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import EXACT
+from tests.e2e.conftest import EXACT, Homes
 from tests.e2e.harness import Terminal
 from tests.e2e.homes import PATIENCE, Home, Shell, wait_until
+from tests.e2e.tiny_models import converted
 
 Open = Callable[..., Terminal]
+STOP = "<|im_end|>"
 
 
 @pytest.fixture
@@ -90,6 +93,33 @@ def test_a_chat_talks_is_cancelled_goes_on_forks_and_comes_back(
 def _is_talking(home: Home) -> bool:
     """Words are on their way: the running file has some."""
     return any(path.stat().st_size > 80 for path in home.places.running.glob("*.ids"))
+
+
+def test_how_full_the_context_is_is_one_number_everywhere(homes: Homes, tmp_path: Path) -> None:
+    """Also where answers end by themselves: their stop token stands in the next turn too."""
+    home = homes({"brief": converted(tmp_path / "models", "brief", favours=("h", "i", STOP))})
+    shell = Shell(home, "1", EXACT)
+    for number in range(4):
+        done = shell.ask(f"turn {number}", *(["-c"] if number else []))
+        assert done["finish_reason"] == "stop"
+    used = done["usage"]["input_tokens"] + done["usage"]["output_tokens"]
+    tree = shell.json("tree", "--show-cache")
+    assert sum(m["tokens"] for m in tree["messages"]) == used
+    assert sum(m["tokens"] for m in shell.json("log")["messages"]) == used
+    assert shell.json("branch")["branches"][0]["tokens"] == used
+    held = sum(m["cached"]["device"] for m in tree["messages"])
+    assert used - 1 <= held <= used
+    shell.ask("something else", "--new-session", "beside")
+    assert shell.json("tree", "--show-cache")["name"] == "beside"
+    mine, whole = shell.json("tree", "--show-cache")["tiers"], home.stats()["tiers"]
+    assert 0 < mine["device"]["tokens"] < whole["device"]["tokens"]
+    assert mine["device"]["budget_bytes"] == whole["device"]["budget_bytes"]
+    env = {**shell.env, "TERM": "xterm-256color"}
+    command = [sys.executable, "-P", "-m", "radchat", "chat", "-r", "turn-0"]
+    with Terminal(command, env, cwd=shell.folder) as terminal:
+        terminal.wait_for("> ", PATIENCE)
+        terminal.type("/context\r")
+        terminal.wait_for(f"{used} tokens of ", PATIENCE)
 
 
 def test_a_chat_whose_daemon_is_killed_in_mid_answer_goes_on_from_what_was_said(
