@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 from radchat.engine.kv_pool import KVPool
@@ -52,6 +53,11 @@ def check_idle(cache: PrefixCache) -> None:
     cache.check([])
     assert cache.locked == 0, "pages locked with no request"
     assert cache.free + cache.evictable == cache.total, "pages lost"
+
+
+def wants_checks() -> bool:
+    """The default of every ``check``: RADCHAT_CHECK=1 in the environment."""
+    return os.environ.get("RADCHAT_CHECK") == "1"
 
 
 class Poison:

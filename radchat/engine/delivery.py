@@ -26,6 +26,9 @@ from radchat.engine.scheduler import Scheduler
 from radchat.engine.words import TextFactory, Words
 from radchat.errors import RadchatError
 
+# what a tokenizer's decoder may raise at some id; it ends the answer, never the engine
+TEXT_FAULTS = (RadchatError, ValueError, LookupError)
+
 
 class Delivery:
     """``on_end`` hears of each request whose last choice has ended."""
@@ -154,7 +157,7 @@ class Delivery:
                 choice.words.skip()
             else:
                 text = choice.words.push(token.id)
-        except (RadchatError, ValueError, LookupError) as error:
+        except TEXT_FAULTS as error:
             choice.ids.pop()  # nobody has been told of it
             choice.num_out -= 1
             self.end(choice, FinishReason.ERROR, events, f"id {token.id} has no text: {error}")
@@ -189,8 +192,12 @@ class Delivery:
         group = choice.group
         text, kept = "", choice.num_out
         if reason is not FinishReason.ERROR:
-            text = choice.words.end()
-            kept = choice.words.kept()
+            try:
+                text = choice.words.end()
+                kept = choice.words.kept()
+            except TEXT_FAULTS as fault:
+                reason, stopped = FinishReason.ERROR, False
+                error = f"the answer's end has no text: {fault}"
         self._scheduler.forget(choice)
         if choice.lease is not None:
             # of a failed request only what it has shown stays; ids behind a stop string go

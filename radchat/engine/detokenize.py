@@ -22,8 +22,14 @@ MAX_PENDING = 8
 
 
 class Detokenizer(Protocol):
-    def push(self, token_id: int) -> str: ...
-    def flush(self) -> str: ...
+    def push(self, token_id: int) -> str:
+        """The characters that have become whole with this id; may be empty."""
+        ...
+
+    def flush(self) -> str:
+        """What is left of a character that never became whole."""
+        ...
+
     def copy(self) -> Self: ...
 
 

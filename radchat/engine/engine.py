@@ -7,7 +7,6 @@ engine must not be used. Every choice of a submitted request ends with exactly o
 
 from __future__ import annotations
 
-import os
 import time
 from array import array
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from typing import Any
 
 from radchat.engine import sampling
 from radchat.engine.batch import Work
-from radchat.engine.checks import Poison, check_idle, check_request
+from radchat.engine.checks import Poison, check_idle, check_request, wants_checks
 from radchat.engine.choice import Group
 from radchat.engine.delivery import Delivery
 from radchat.engine.eviction import Eviction
@@ -56,8 +55,8 @@ class Engine:
         self._groups: dict[str, Group] = {}
         self._num_submitted = 0
         self._events: list[Event] = []
-        checks = os.environ.get("RADCHAT_CHECK") == "1" if check is None else check
-        self._poison = Poison(pool, cache) if checks else None
+        check = wants_checks() if check is None else check
+        self._poison = Poison(pool, cache) if check else None
 
     # -- requests -----------------------------------------------------------------------------
 

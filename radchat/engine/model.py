@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from radchat.config import Size
+from radchat.engine.checks import wants_checks
 from radchat.engine.decoder import Decoder, DecoderConfig
 from radchat.engine.detokenize import StopChecker
 from radchat.engine.engine import Engine
@@ -27,7 +28,7 @@ from radchat.engine.scheduler import SchedulerOptions
 from radchat.engine.template import Template
 from radchat.engine.tokenizer import Tokenizer
 from radchat.engine.weights import fingerprint, load_weights, read_about
-from radchat.errors import ContextOverflow, ModelBroken
+from radchat.errors import ContextOverflow, ModelBroken, UsageError
 from radchat_kernels import Plan
 
 PAGE_SIZE = 16  # tokens
@@ -77,7 +78,7 @@ def resolve_dtype(name: str) -> str:
     """``auto``: bf16 where the CPU multiplies it natively, else fp32."""
     if name != "auto":
         if name not in DTYPES:
-            raise ModelBroken(f"dtype {name!r}: want auto, {' or '.join(DTYPES)}")
+            raise UsageError(f"dtype {name!r}: want auto, {' or '.join(DTYPES)}")
         return name
     has_bf16 = torch.ops.mkldnn._is_mkldnn_bf16_supported()  # noqa: SLF001 - no public question
     return "bf16" if has_bf16 else "fp32"
@@ -88,7 +89,7 @@ def load(
 ) -> LoadedModel:
     """Map, check and assemble; ``progress`` hears the share that is done, 0 to 1.
 
-    Raises ModelBroken with what is wrong and what to type.
+    Raises ModelBroken with what is wrong and what to type; UsageError for an unknown dtype.
     """
     about = read_about(folder)
     chosen = resolve_dtype(dtype)
@@ -136,6 +137,7 @@ def build_engine(
 
     A request may hold what the model, ``context_length`` and the pool allow, the least of them.
     """
+    check = wants_checks() if check is None else check
     config = model.decoder.config
     per_token = 2 * config.num_layers * config.num_kv_heads * config.head_dim
     per_token *= DTYPES[model.dtype].itemsize
@@ -147,7 +149,7 @@ def build_engine(
         config.num_kv_heads,
         config.head_dim,
         DTYPES[model.dtype],
-        poison=bool(check),
+        poison=check,
     )
     limits = [config.max_position_embeddings, num_pages * PAGE_SIZE]
     if context_length is not None:

@@ -180,10 +180,11 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """One choice has ended; ``ids`` are what its message keeps, ``text`` the last of its words.
+    """One choice has ended; ``text`` is the last of its words.
 
-    ``kept`` < the number of ids sent only after a stop string: ids from the token on which the
-    match begins are not part of the answer. ``stopped`` = the last kept id is a stop id.
+    ``kept`` of the ids that ``Tokens`` have sent belong to the answer: all of them, but after a
+    stop string those before the token on which the match begins. ``stopped`` = the last kept id is
+    a stop id.
     """
 
     request_id: str

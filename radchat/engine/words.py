@@ -4,30 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
+from radchat.engine.detokenize import Detokenizer, StopChecker
 from radchat.engine.request import Request
-
-
-class Detokenizer(Protocol):
-    def push(self, token_id: int, /) -> str:
-        """The characters that have become whole with this id; may be empty."""
-        ...
-
-    def flush(self) -> str:
-        """What is left of a character that never became whole."""
-        ...
-
-
-class StopChecker(Protocol):
-    def push(self, text: str, /) -> tuple[str, bool]:
-        """Text that is safe to show, and whether a stop string has been met behind it."""
-        ...
-
-    def flush(self) -> str:
-        """What was held back."""
-        ...
-
 
 # a fresh pair for one choice of a request; its prompt's last ids may prime the detokenizer
 TextFactory: TypeAlias = Callable[[Request], tuple[Detokenizer, StopChecker]]

@@ -15,7 +15,10 @@ import pytest
 import torch
 
 from radchat.engine import philox
+from radchat.engine.detokenize import Detokenizer, StopChecker
 from radchat.engine.engine import Engine
+from radchat.engine.kv_pool import KVPool
+from radchat.engine.prefix_cache import PrefixCache
 from radchat.engine.request import (
     MAX_CHOICES,
     Event,
@@ -173,6 +176,9 @@ class PieceModel:
     def flush(self) -> str:
         return ""
 
+    def copy(self) -> PieceModel:
+        return PieceModel(self.parts)
+
 
 def piece_engine(parts: list[str]) -> Engine:
     """Says ids 97, 98, …, whose texts are the given pieces."""
@@ -231,27 +237,6 @@ def test_an_answer_cut_inside_a_character_ends_with_one_mark_and_can_be_continue
     going_on = opening() + array("I", output(events, "a"))
     more = run(engine, Request("b", going_on, greedy(3), said=4))
     assert text(more, "b") == "😀c"
-
-
-def test_a_token_whose_text_fails_ends_its_request_and_no_other() -> None:
-    class Broken:
-        def push(self, token_id: int) -> str:
-            raise KeyError(token_id)
-
-        def flush(self) -> str:
-            return ""
-
-    engine = scripted_engine()
-    fine = ByteTokenizer().text
-    engine._delivery._text = lambda request: (
-        (Broken(), fine(request)[1]) if request.id == "bad" else fine(request)
-    )
-    events = run(engine, ask("bad", opening("one")), ask("good", opening("two")))
-    end = finished(events, "bad")
-    assert (end.reason, end.kept, output(events, "bad")) == (FinishReason.ERROR, 0, [])
-    assert end.error
-    assert finished(events, "good").reason is FinishReason.LENGTH
-    engine.check_idle()
 
 
 def test_output_that_is_no_number_ends_its_request_and_no_other() -> None:
@@ -779,3 +764,62 @@ def test_scripts_answer_by_prompt() -> None:
     stops = frozenset({END})
     events = run(engine, ask("a", one, stop_ids=stops), ask("b", two, stop_ids=stops))
     assert (text(events, "a"), text(events, "b")) == ("first", "second")
+
+
+# -- a decoder that fails -------------------------------------------------------------------------
+
+
+class Failing:
+    """A detokenizer of words in which one id, or the end, cannot be put into text."""
+
+    def __init__(self, bad: int | None) -> None:
+        self._bad = bad
+
+    def push(self, token_id: int) -> str:
+        if token_id == self._bad:
+            raise LookupError(f"no piece {token_id}")
+        return chr(token_id)
+
+    def flush(self) -> str:
+        if self._bad is None:
+            raise ValueError("half a piece")
+        return ""
+
+    def copy(self) -> Failing:
+        return Failing(self._bad)
+
+
+@pytest.mark.parametrize("bad", [ord("l"), None])
+def test_a_decoder_that_fails_ends_its_own_request_and_no_other(bad: int | None) -> None:
+    def factory(request: Request) -> tuple[Detokenizer, StopChecker]:
+        if request.id == "bad":
+            return Failing(bad), StopChecker(())
+        return ByteTokenizer().text(request)
+
+    cache = PrefixCache(65, PAGE)
+    pool = KVPool(1, 65, PAGE, 1, 1, torch.float32, poison=True)
+    engine = Engine(ScriptedModel(says("hello")), pool, cache, factory, check=True)
+    limited = Request("bad", opening(), greedy(4))
+    events = run(engine, limited, ask("good", opening("another"), max_tokens=40))
+    end = finished(events, "bad")
+    assert end.reason is FinishReason.ERROR
+    assert end.error is not None
+    assert ("no piece" if bad else "half a piece") in end.error
+    assert end.kept == len(output(events, "bad")) == (2 if bad else 4)
+    assert text(events, "good") == "hello"
+    assert engine.abort("bad") is False
+    engine.check_idle()
+
+
+def test_a_cancel_whose_last_words_fail_still_ends() -> None:
+    cache = PrefixCache(65, PAGE)
+    pool = KVPool(1, 65, PAGE, 1, 1, torch.float32, poison=True)
+    engine = Engine(
+        ScriptedModel(), pool, cache, lambda _: (Failing(None), StopChecker(())), check=True
+    )
+    engine.submit(ask("a", max_tokens=40))
+    engine.step()
+    assert engine.abort("a")
+    end = finished(drain(engine), "a")
+    assert end.reason is FinishReason.ERROR
+    engine.check_idle()
