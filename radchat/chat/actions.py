@@ -12,7 +12,7 @@ from radchat.chat.files import load
 from radchat.chat.footer import count, place, size
 from radchat.chat.keyboard import as_found
 from radchat.chat.options import parse_option
-from radchat.chat.sessions_view import listing
+from radchat.chat.sessions_view import begun, listing
 from radchat.chat.text import clean, one_line
 from radchat.chat.transcript import branches_listing, transcript
 from radchat.chat.tree_view import render
@@ -220,7 +220,7 @@ def _sessions(chat: Chat, rest: str) -> None:
         chat.enter(opened)
         chat.tell(chat.where_lines(opened))
         return
-    for line in listing(chat.call("sessions.list")["sessions"], chat.host.columns):
+    for line in listing(begun(chat.call("sessions.list")["sessions"]), chat.host.columns):
         chat.host.out(line)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from radchat.chat.footer import age, count, size
@@ -11,6 +11,7 @@ from radchat.chat.tree_view import TIERS
 from radchat.chat.width import cut, table
 
 TEXT_COLUMNS = 48
+SERVED = 3  # messages named of those a node serves; then how many more
 
 
 def _number(value: Any) -> str:
@@ -74,7 +75,7 @@ def nodes(result: Mapping[str, Any], columns: int | None) -> list[str]:
     for node in result["nodes"]:
         name = "  " * min(int(node.get("depth") or 0), 20) + str(node["id"])
         run = f"{count(node['start'])}-{count(node['end'])}"
-        served = ", ".join(str(m)[:4] for m in node.get("messages") or ())
+        served = _served(node.get("messages") or ())
         text = cut(one_line(str(node.get("tokens_text") or "")), TEXT_COLUMNS)
         line = (
             f"{name:<10}{run:>15}  {_number(node.get('pages')):>5}  "
@@ -84,6 +85,12 @@ def nodes(result: Mapping[str, Any], columns: int | None) -> list[str]:
         )
         lines.append(f"{line}  [{served}]" if served else line.rstrip())
     return _fit(lines, columns)
+
+
+def _served(messages: Sequence[Any]) -> str:
+    """`50c1, a19e, b7d0, +24`"""
+    names = [str(message)[:4] for message in messages[:SERVED]]
+    return ", ".join([*names, f"+{len(messages) - SERVED}"] if messages[SERVED:] else names)
 
 
 def _fit(lines: list[str], columns: int | None) -> list[str]:

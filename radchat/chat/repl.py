@@ -336,6 +336,7 @@ class Chat:
             shows_reasoning=not self.host.quiet,
             shows_footer=not self.host.quiet,
             paints=self.host.paints(sys.stderr),
+            continues="/continue",
             at_end=self._keep_draft,
         )
 

@@ -63,6 +63,11 @@ def last_words(path: Sequence[Mapping[str, Any]], columns: int | None) -> list[s
     return lines
 
 
+def begun(sessions: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those in which something was said: an empty one is an open chat's, or was left by one."""
+    return [session for session in sessions if session.get("messages")]
+
+
 def listing(sessions: Sequence[dict[str, Any]], columns: int | None) -> list[str]:
     """One line a session; the current one is starred."""
     if not sessions:

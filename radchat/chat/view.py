@@ -53,6 +53,7 @@ class View:
     shows_reasoning: bool = True
     shows_footer: bool = False
     paints: bool = False  # style on stderr
+    continues: str = "radchat continue"  # what to type to go on with a cut-off answer
     at_end: Callable[[], None] | None = None  # told once, before anything is said of the answer
     answer: Answer = field(default_factory=Answer)
     _text: Cleaner = field(default_factory=Cleaner)
@@ -140,7 +141,7 @@ class View:
             if branch.get("finish_reason") == "length":
                 tokens = (branch.get("usage") or {}).get("output_tokens")
                 after = f" after {count(tokens)} tokens" if tokens is not None else ""
-                self.note(f"cut off{after}: continue goes on with it")
+                self.note(f"cut off{after}: {self.continues} goes on with it")
         if self.shows_footer and self.answer.branches:
             self._write_footer(data)
 

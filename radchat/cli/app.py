@@ -14,6 +14,7 @@ from radchat.cli.table import BY_NAME, COMMANDS, Entry
 from radchat.errors import UsageError
 
 SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
+ALSO = "Also --json, -q, --session ID|NAME and more, before or after any command: radchat --help"
 
 
 def assemble(entries: Iterable[Entry] = COMMANDS) -> typer.Typer:
@@ -30,9 +31,10 @@ def assemble(entries: Iterable[Entry] = COMMANDS) -> typer.Typer:
         module, _, attribute = entry.target.partition(":")
         target = getattr(importlib.import_module(module), attribute)
         if isinstance(target, typer.Typer):
-            app.add_typer(target, name=entry.name, help=entry.help)
+            app.add_typer(target, name=entry.name, help=entry.help, epilog=ALSO)
         else:
-            app.command(entry.name, help=target.__doc__, context_settings=SETTINGS)(target)
+            settings = {"help": target.__doc__, "epilog": ALSO, "context_settings": SETTINGS}
+            app.command(entry.name, **settings)(target)
     return app
 
 

@@ -75,5 +75,7 @@ def which_session(
         raise UsageError("--new-session makes a session: leave out -c, -r, --at and --session")
     if not going_on:
         return {"session": None, "new_session": new or True, "only_terminal": True}
+    if resume is not None and ":" in resume and at is None:  # SESSION:REF
+        resume, _, at = resume.partition(":")
     target: dict[str, Any] = {"session": resume or cli.session_named}
-    return target | ({"at": at} if at is not None else {})
+    return target | ({"at": at} if at else {})

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from radchat.chat import keyboard
-from radchat.chat.sessions_view import listing
+from radchat.chat.sessions_view import begun, listing
 from radchat.chat.text import join_surrogates
 from radchat.cli import common, stdin
 from radchat.cli.ask import which_session
@@ -60,7 +60,7 @@ def chat(
             session=target["session"],
             is_new=is_new,
             name=new_session,
-            at=at,
+            at=target.get("at"),
             prompt=join_surrogates(" ".join(prompt or [])),
             ephemeral=generation.ephemeral,
             arguments=arguments,
@@ -88,7 +88,7 @@ def _one_turn(
 
 def pick(cli: common.Cli) -> str:
     """A session chosen from the last few, on a terminal."""
-    sessions = cli.call("sessions.list")["sessions"][:PICK]
+    sessions = begun(cli.call("sessions.list")["sessions"])[:PICK]
     if not sessions:
         raise UsageError("no session to go on with yet: radchat chat")
     head, *lines = listing(sessions, cli.columns)

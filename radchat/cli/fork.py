@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Annotated, Any
 
 import typer
@@ -12,7 +13,7 @@ from radchat.cli import common
 from radchat.cli.choose_model import choose
 from radchat.cli.generation import Generation, generation_flags
 from radchat.cli.talk import talk
-from radchat.errors import UsageError
+from radchat.errors import NotFound, UsageError
 
 
 def ref_and_prompt(words: list[str]) -> tuple[str | None, str]:
@@ -72,13 +73,29 @@ def switch(
 ) -> None:
     """Go to a branch or a message."""
     cli = common.of(ctx)
-    result = cli.call("switch", ref=ref)
+    try:
+        result = cli.call("switch", ref=ref)
+    except NotFound as error:
+        branch = _branch_of(cli, ref)
+        if branch is None:
+            raise
+        typed = shlex.quote(f"{ref}:{branch}")
+        raise NotFound(f"{ref} is a session: radchat switch {typed}") from error
     if cli.json:
         cli.data(result)
         return
     cli.moved(result)
     if result.get("text"):
         cli.note(f"its text, to say again or change: {one_line(result['text'])}")
+
+
+def _branch_of(cli: common.Cli, session: str) -> str | None:
+    """The branch to go to in a session of this name; None where there is no such session."""
+    asked = {**cli.here(), "session": session}
+    try:
+        return str(cli.client.call("sessions.show", **asked).get("branch") or "HEAD")
+    except NotFound:
+        return None
 
 
 def branch(

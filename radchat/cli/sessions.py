@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from radchat.chat.footer import count
-from radchat.chat.sessions_view import listing
+from radchat.chat.sessions_view import begun, listing
 from radchat.chat.text import one_line
 from radchat.cli import common
 from radchat.errors import UsageError
@@ -28,6 +28,7 @@ def ls(ctx: typer.Context) -> None:
     """List them, the last used first."""
     cli = common.of(ctx)
     result = cli.call("sessions.list")
+    result["sessions"] = begun(result["sessions"])
     if cli.json:
         cli.data(result)
         return
@@ -85,6 +86,8 @@ def rm(
     """Delete sessions: text, and what only they used."""
     cli = common.of(ctx)
     named = ", ".join(one_line(s) for s in sessions)
+    for session in sessions if not yes else ():
+        _ask(cli, "sessions.show", session)  # not found is said before anything is asked
     cli.confirm(f"delete {named} for good?", yes=yes)
     result = cli.client.call("sessions.rm", where=cli.here()["where"], sessions=sessions)
     if cli.json:

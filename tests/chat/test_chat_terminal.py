@@ -170,6 +170,31 @@ def test_a_retry_in_a_chat_says_where_the_branch_was(chat: Open, daemon: FakeDae
     terminal.wait_for("report-q3 · main@3935 (was d9f1)")
 
 
+def test_a_chat_opens_at_a_ref_and_says_how_to_go_on_with_a_cut_off_answer(
+    chat: Open, daemon: FakeDaemon
+) -> None:
+    daemon.script["generate"] = lambda args: answer_events(["x"], finish_reason="length")
+    terminal = chat("chat", "-r", "report-q3:c2aa")
+    terminal.wait_for("> ")
+    terminal.type("on\r")
+    terminal.wait_for("cut off after 62 tokens: /continue goes on with it")
+    assert sent(daemon, 1, "sessions.open")[0]["session"] == "report-q3"
+    assert sent(daemon, 1)[0]["at"] == "c2aa"
+
+
+def test_a_notice_about_reasoning_is_shown(chat: Open, daemon: FakeDaemon) -> None:
+    notice = Event("notice", {"text": "tiny has no reasoning mode", "code": "think"})
+    daemon.script["generate"] = lambda args: answer_events(["x"], before=[notice])
+    terminal = chat("chat")
+    terminal.wait_for("> ")
+    terminal.type("/think high\r")
+    terminal.wait_for("think high")
+    terminal.settle()
+    terminal.type("hi\r")
+    terminal.wait_for("tiny has no reasoning mode")
+    assert sent(daemon, 1)[0]["think"] == "high"
+
+
 def test_ctrl_c_in_mid_reply_keeps_the_part_and_is_back_at_once(
     chat: Open, daemon: FakeDaemon
 ) -> None:

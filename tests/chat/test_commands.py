@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from radchat import errors
-from tests.chat.conftest import Run
+from tests.chat.conftest import SESSION, Run
 from tests.chat.fake_server import FakeDaemon, answer_events
 from tests.chat.trees import long
 from tests.e2e.harness import clean_env, radchat
@@ -436,3 +436,66 @@ def test_cpu_time_stays_in_its_budget(
 
 def test_a_short_message_id_in_a_note_is_four_letters(run: Run) -> None:
     assert f"price@{long('d9f1')[:4]}\n" in run("redo").err
+
+
+# --- what a new user ran into ---
+
+
+def test_a_node_that_serves_many_messages_names_three(run: Run, daemon: FakeDaemon) -> None:
+    node = daemon.script["cache.tree"]["nodes"][0]  # type: ignore[index, call-overload]
+    node["messages"] = [long(f"{i:04x}") for i in range(27)]
+    assert "[0000, 0001, 0002, +24]" in run("cache", "tree").out
+    node["messages"] = node["messages"][:3]
+    assert "[0000, 0001, 0002]" in run("cache", "tree").out
+
+
+def test_a_session_named_to_switch_is_answered_with_its_branch(
+    run: Run, daemon: FakeDaemon
+) -> None:
+    daemon.script["switch"] = errors.NotFound("no branch report-q3")
+    done = run("switch", "report-q3")
+    assert done.code == 66
+    assert "report-q3 is a session: radchat switch report-q3:main" in done.err
+    daemon.script["sessions.show"] = errors.NotFound("no session nope")
+    assert "no branch report-q3" in run("switch", "nope").err
+
+
+def test_a_session_and_a_ref_in_it_are_gone_on_from(run: Run, daemon: FakeDaemon) -> None:
+    assert run("ask", "-r", "report-q3:c2aa", "hi").code == 0
+    asked = daemon.asked("generate")[-1]
+    assert (asked["session"], asked["at"]) == ("report-q3", "c2aa")
+
+
+def test_a_session_that_is_not_there_is_said_before_anything_is_asked(
+    run: Run, daemon: FakeDaemon
+) -> None:
+    daemon.script["sessions.show"] = errors.NotFound("no session nope")
+    done = run("sessions", "rm", "nope")
+    assert (done.code, done.err) == (66, "error: no session nope\n")
+
+
+def test_a_file_that_is_not_there_is_named(run: Run) -> None:
+    done = run("ask", "-f", "/nonexist", "hi")
+    assert done.code == 42
+    assert "/nonexist" in done.err
+
+
+def test_sessions_without_a_word_in_them_are_not_listed(run: Run, daemon: FakeDaemon) -> None:
+    empty = {**SESSION, "id": long("0a0a"), "name": "hollow", "messages": 0}
+    daemon.script["sessions.list"] = {"sessions": [empty, dict(SESSION)]}
+    assert "hollow" not in run("sessions", "ls").out
+    assert [s["name"] for s in json.loads(run("sessions", "--json").out)["sessions"]] == [
+        "report-q3"
+    ]
+
+
+@pytest.mark.parametrize("command", [("ask",), ("sessions",), ("tree",)])
+def test_the_help_of_a_command_names_the_options_of_all(run: Run, command: tuple[str, ...]) -> None:
+    assert "Also --json" in run(*command, "--help").out
+
+
+def test_a_cut_off_answer_is_gone_on_with_by_a_command_one_can_type(
+    run: Run, daemon: FakeDaemon
+) -> None:
+    daemon.script["generate"] = lambda args: answer_events(["x"], finish_reason="length")
+    assert "cut off after 62 tokens: radchat continue goes on with it" in run("ask", "hi").err
