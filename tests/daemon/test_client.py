@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -150,10 +149,9 @@ def test_a_stream_closed_by_another_thread_just_ends(home: Home) -> None:
     reader = threading.Thread(target=lambda: names.extend(e.name for e in events))
     reader.start()
     wait_until(lambda: names == ["init"])
-    began = time.monotonic()
     events.close()
-    reader.join(timeout=5)
-    assert time.monotonic() - began < 1
+    reader.join(timeout=30)  # "hang" would say nothing for ever
+    assert not reader.is_alive()
     assert names == ["init"]
     wait_until(lambda: home.status()["cancelled"] == 1)
 
@@ -300,7 +298,10 @@ def radchat(home: Home, *words: str) -> tuple[int, str, str]:
 def test_the_daemon_commands_from_start_to_a_second_stop(home: Home) -> None:
     assert radchat(home, "daemon", "status") == (0, "not running\n", "")
     code, out, _ = radchat(home, "daemon", "status", "--json")
-    assert (code, json.loads(out)) == (0, {"state": "stopped", "pid": None})
+    status = json.loads(out)
+    assert (code, status.pop("state")) == (0, "stopped")
+    assert "pid" in status
+    assert set(status.values()) == {None}
     assert home.started() == []
     code, out, err = radchat(home, "daemon", "start")
     pid = home.info.pid
@@ -321,6 +322,10 @@ def test_the_daemon_commands_from_start_to_a_second_stop(home: Home) -> None:
     assert len(home.started()) == 2
 
 
+def bytes_read(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/io").read_text().split()[1])  # "rchar: N"
+
+
 def test_the_log_is_shown_and_followed(home: Home) -> None:
     assert radchat(home, "daemon", "logs")[0] == 66
     home.client()
@@ -332,10 +337,12 @@ def test_the_log_is_shown_and_followed(home: Home) -> None:
     )
     assert following.stdout is not None
     assert "listening at" in following.stdout.readline()
+    half = "half a \x1b[31mline"
     with home.places.log.open("a") as file:
-        file.write("half a \x1b[31mline")
+        before = bytes_read(following.pid)
+        file.write(half)
         file.flush()
-        time.sleep(0.3)
+        wait_until(lambda: bytes_read(following.pid) >= before + len(half))
         file.write(" and the rest\n")
     assert following.stdout.readline() == "half a \\x1b[31mline and the rest\n"
     home.places.log.rename(home.places.log.with_suffix(".1"))

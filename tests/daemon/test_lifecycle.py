@@ -1,4 +1,4 @@
-"""One daemon a home, whatever happens to it (cases.md H)."""
+"""One daemon a home, whatever happens to it."""
 
 from __future__ import annotations
 
@@ -302,7 +302,7 @@ def test_a_second_signal_ends_it_at_once(home: Home) -> None:
         wait_until(lambda: home.log().count("ended") or not Path(home.info.socket or "").exists())
         assert process.poll() is None  # it waits for the answer in progress
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=1) == 128 + signal.SIGTERM
+        assert process.wait(timeout=30) == 128 + signal.SIGTERM  # 0 had it waited for the answer
 
 
 def test_stop_lets_a_short_answer_end_and_refuses_new_ones(home: Home) -> None:
@@ -320,12 +320,10 @@ def test_forced_stop_cuts_an_answer_with_a_word(home: Home) -> None:
     client = home.client()
     with client.stream("generate", text="hang") as events:
         next(events)
-        began = time.monotonic()
         assert client.call("stop", force=True) == {"stopped": True}
         with pytest.raises(Busy, match="the daemon is stopping"):
             next(events)
     wait_until(lambda: not home.held)
-    assert time.monotonic() - began < 2
 
 
 def test_forced_stop_kills_a_daemon_that_hangs(home: Home) -> None:

@@ -329,7 +329,7 @@ def test_a_step_of_no_rows_is_no_work() -> None:
 
 
 def test_one_branchs_writes_leave_anothers_pages_and_answer_untouched() -> None:
-    """NU-03: a fork shares pages, so a write out of place would change a sibling's answer."""
+    """A fork shares pages, so a write out of place would change a sibling's answer."""
     decoder = our("llama")
     sequence = Running(decoder)
     sequence.extend(some_ids(41, seed=8))

@@ -72,7 +72,7 @@ def state(cache: PrefixCache) -> object:
 
 
 @pytest.mark.parametrize("page_size", [1, 2, 4, 16])
-def test_a_partial_match_locks_only_what_matched(page_size: int) -> None:  # RC-01
+def test_a_partial_match_locks_only_what_matched(page_size: int) -> None:
     cache = PrefixCache(64, page_size)
     stored(cache, ids(range(1, 11)))
     running = admitted(cache, ids(range(1, 7), 20, 21))
@@ -89,7 +89,7 @@ def test_a_partial_match_locks_only_what_matched(page_size: int) -> None:  # RC-
 
 
 @pytest.mark.parametrize("length", [1, 2, 15, 16, 17, 32, 33])
-def test_a_prompt_that_is_all_cached_leaves_one_token_to_compute(length: int) -> None:  # RC-06
+def test_a_prompt_that_is_all_cached_leaves_one_token_to_compute(length: int) -> None:
     cache = PrefixCache(64)
     prompt = stored(cache, ids(range(length)))
     assert cache.match_len(prompt) == length
@@ -98,13 +98,13 @@ def test_a_prompt_that_is_all_cached_leaves_one_token_to_compute(length: int) ->
     cache.check([again])
 
 
-def test_a_prefix_of_a_cached_prompt_leaves_one_token_to_compute() -> None:  # RC-06
+def test_a_prefix_of_a_cached_prompt_leaves_one_token_to_compute() -> None:
     cache = PrefixCache(64)
     stored(cache, ids(range(40)))
     assert admitted(cache, ids(range(20))).cached_len == 19
 
 
-def test_nothing_is_reused_across_namespaces() -> None:  # RC-07
+def test_nothing_is_reused_across_namespaces() -> None:
     cache = PrefixCache(64)
     prompt = stored(cache, ids(range(40)), "adapter:a")
     for namespace in ("", "adapter", "adapter:b", "a"):
@@ -121,7 +121,7 @@ def test_probing_an_unknown_namespace_leaves_no_trace() -> None:
 
 
 @pytest.mark.parametrize("place", [0, 1, 15, 16, 17, 300, 998, 999])
-def test_reuse_ends_at_the_first_id_that_differs(place: int) -> None:  # RC-08
+def test_reuse_ends_at_the_first_id_that_differs(place: int) -> None:
     cache = PrefixCache(256)
     prompt = stored(cache, ids(range(1000)))
     prompt[place] += 1 << 20
@@ -150,7 +150,7 @@ def test_hits_count_the_admitted_requests_that_used_a_node() -> None:
 # ---- turns ---------------------------------------------------------------------------------
 
 
-def test_the_next_turn_reuses_the_answer_too() -> None:  # RC-02
+def test_the_next_turn_reuses_the_answer_too() -> None:
     cache = PrefixCache(64)
     lease = generate(cache, admitted(cache, ids(range(100))), ids(range(500, 550)))
     cache.finish(lease)
@@ -161,7 +161,7 @@ def test_the_next_turn_reuses_the_answer_too() -> None:  # RC-02
 @pytest.mark.parametrize(
     ("kept", "cached"), [(149, 149), (147, 147), (120, 120)], ids=["length", "stop", "stop string"]
 )
-def test_an_answer_is_reused_up_to_where_it_was_cut(kept: int, cached: int) -> None:  # RC-02
+def test_an_answer_is_reused_up_to_where_it_was_cut(kept: int, cached: int) -> None:
     cache = PrefixCache(64)
     lease = generate(cache, admitted(cache, ids(range(100))), ids(range(500, 550)))
     cache.finish(lease, kept)
@@ -231,7 +231,7 @@ def test_a_chunk_that_is_shown_serves_the_next_request_at_once() -> None:
     cache.check([first, second])
 
 
-def test_the_loser_of_a_race_is_given_the_surviving_pages() -> None:  # RC-03
+def test_the_loser_of_a_race_is_given_the_surviving_pages() -> None:
     cache = PrefixCache(64)
     winner, loser = admitted(cache, ids(range(40))), admitted(cache, ids(range(40)))
     own = loser.table[:]
@@ -243,7 +243,7 @@ def test_the_loser_of_a_race_is_given_the_surviving_pages() -> None:  # RC-03
     cache.check([winner, loser])
 
 
-def test_a_duplicate_that_ends_leaves_one_copy() -> None:  # RC-03
+def test_a_duplicate_that_ends_leaves_one_copy() -> None:
     cache = PrefixCache(64)
     first, second = admitted(cache, ids(range(40))), admitted(cache, ids(range(40)))
     cache.finish(compute(first))
@@ -331,7 +331,7 @@ def test_short_of_room_they_come_one_by_one_and_then_not_at_all() -> None:
     assert len(lease.table) == 3
 
 
-# ---- endings (RC-04) -----------------------------------------------------------------------
+# ---- endings -------------------------------------------------------------------------------
 
 PROMPT = ids(range(21))
 
