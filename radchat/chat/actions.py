@@ -17,7 +17,7 @@ from radchat.chat.text import clean, one_line
 from radchat.chat.transcript import branches_listing, transcript
 from radchat.chat.tree_view import render
 from radchat.chat.view import progress
-from radchat.errors import InvalidInput, UsageError
+from radchat.errors import InvalidInput, NotFound, UsageError
 
 if TYPE_CHECKING:
     from radchat.chat.repl import Chat
@@ -175,7 +175,15 @@ def _branches(chat: Chat, rest: str) -> None:  # noqa: ARG001
 def _switch(chat: Chat, rest: str) -> None:
     if not rest:
         raise UsageError("/switch wants a REF, or - for the branch before")
-    chat.moved(chat.call("switch", ref=commands.ref(rest)))
+    try:
+        chat.moved(chat.call("switch", ref=commands.ref(rest)))
+    except NotFound as error:
+        try:
+            where = chat.host.here()["where"]
+            chat.ready().call("sessions.show", where=where, session=rest)
+        except NotFound:
+            raise error from None
+        raise NotFound(f"{rest} is a session: /sessions {rest}") from error
 
 
 def _tree(chat: Chat, rest: str) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import codecs
+import re
 from pathlib import Path
 
 from radchat.errors import InvalidInput
 
 MAX_BYTES = 32 * 1024 * 1024
+_NAMED = re.compile(r"(?:^|(?<=\s))@(\S+)")
 
 
 def decode(data: bytes, name: str) -> str:
@@ -29,3 +31,17 @@ def load(path: str) -> dict[str, str]:
     if len(data) > MAX_BYTES:
         raise InvalidInput(f"{path} is longer than {MAX_BYTES // 2**20} MiB")
     return {"name": Path(path).name, "text": decode(data, path)}
+
+
+def named_files(text: str) -> list[dict[str, str]]:
+    """Files named in a message as @PATH; an @word that is no file is a word."""
+    found = []
+    for match in _NAMED.finditer(text):
+        path = Path(match[1]).expanduser()
+        try:
+            is_there = path.is_file()
+        except (OSError, ValueError):
+            is_there = False
+        if is_there:
+            found.append(load(str(path)))
+    return found

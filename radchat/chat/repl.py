@@ -7,15 +7,13 @@ moves an open chat. What a slash command does is in actions.py.
 from __future__ import annotations
 
 import contextlib
-import re
 import sys
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from radchat.chat import actions, commands
-from radchat.chat.files import load
+from radchat.chat.files import named_files
 from radchat.chat.footer import place, where
 from radchat.chat.host import Host
 from radchat.chat.opening import Opening
@@ -31,7 +29,6 @@ FIRST_LOOK_S = 0.08  # a daemon that is up has opened the session by then: its l
 SETTLE_S = 3.0  # for a cut-off answer to be written down
 # the calls that look from where one stands, and so take the chat's own HEAD
 HEADED = frozenset(("tree", "log", "fork", "switch", "undo", "redo", "branch.list", "cache.evict"))
-_AT_FILE = re.compile(r"(?:^|(?<=\s))@(\S+)")
 
 
 @dataclass
@@ -248,7 +245,7 @@ class Chat:
         }
         payload.pop("files", None)
         if args["kind"] in ("turn", "edit"):
-            named = _named_files(str(args.get("text") or ""))
+            named = named_files(str(args.get("text") or ""))
             payload["files"] = [*self.arguments.get("files", ()), *self.files, *named]
         if self._at is not None and args["kind"] == "turn":
             payload["at"] = self._at
@@ -354,17 +351,3 @@ class Chat:
 def _may_pass(error: BaseException) -> bool:
     """The same words may be sent again: nothing was wrong with them."""
     return isinstance(error, (KeyboardInterrupt, Busy, Unreachable, ContextOverflow))
-
-
-def _named_files(text: str) -> list[dict[str, str]]:
-    """Files named in a message as @PATH; an @word that is no file is a word."""
-    found = []
-    for match in _AT_FILE.finditer(text):
-        path = Path(match[1]).expanduser()
-        try:
-            is_there = path.is_file()
-        except (OSError, ValueError):
-            is_there = False
-        if is_there:
-            found.append(load(str(path)))
-    return found

@@ -153,6 +153,7 @@ def test_opening_a_session_says_which_and_its_last_words(
         terminal.type("/sessions report-q3\r")
     terminal.wait_for("report-q3 · main@d9f1 · tiny · 14 messages")
     terminal.wait_for("wo...")
+    terminal.settle()
     lines = terminal.lines
     at = lines.index("report-q3 · main@d9f1 · tiny · 14 messages")
     assert lines[at + 1] == "> and then? say"
@@ -180,6 +181,16 @@ def test_a_chat_opens_at_a_ref_and_says_how_to_go_on_with_a_cut_off_answer(
     terminal.wait_for("cut off after 62 tokens: /continue goes on with it")
     assert sent(daemon, 1, "sessions.open")[0]["session"] == "report-q3"
     assert sent(daemon, 1)[0]["at"] == "c2aa"
+
+
+def test_a_session_named_to_switch_is_answered_with_what_to_type(
+    chat: Open, daemon: FakeDaemon
+) -> None:
+    daemon.script["switch"] = NotFound("no branch other")
+    terminal = chat("chat")
+    terminal.wait_for("> ")
+    terminal.type("/switch other\r")
+    terminal.wait_for("error: other is a session: /sessions other")
 
 
 def test_a_notice_about_reasoning_is_shown(chat: Open, daemon: FakeDaemon) -> None:
