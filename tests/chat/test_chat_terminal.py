@@ -464,6 +464,28 @@ def test_after_ctrl_z_and_fg_nothing_typed_is_echoed_into_the_answer(
         terminal.wait_for("> typed blindly")
 
 
+def test_ctrl_z_and_fg_at_the_prompt_go_on_with_the_line(home: Path, daemon: FakeDaemon) -> None:
+    command = " ".join(radchat("--daemon", str(daemon.path), "chat"))
+    env = clean_env(home, RADCHAT_MODEL="tiny", PS1="SHELL ")
+    with Terminal(["/bin/bash", "--norc", "--noprofile", "-i"], env) as terminal:
+        terminal.wait_for("SHELL ")
+        terminal.type(command + "\r")
+        terminal.wait_for("\n> ")
+        terminal.settle()
+        terminal.type("half a")
+        terminal.settle()
+        terminal.type("\x1a")
+        terminal.wait_for("Stopped")
+        terminal.type("fg\r")
+        terminal.settle()
+        terminal.type(" line\r")
+        assert sent(daemon, 1)[0]["text"] == "half a line"
+        terminal.wait_for("tok/s")
+        terminal.settle()
+        terminal.type("\x03")  # a key of the prompt's, no signal
+        terminal.wait_for("Ctrl+D or /bye to exit")
+
+
 def test_a_wide_answer_and_a_resize_in_mid_reply_lose_nothing(
     chat: Open, daemon: FakeDaemon
 ) -> None:

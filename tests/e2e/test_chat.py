@@ -95,6 +95,26 @@ def _is_talking(home: Home) -> bool:
     return any(path.stat().st_size > 80 for path in home.places.running.glob("*.ids"))
 
 
+def test_a_session_and_a_ref_in_it_are_talked_from_and_its_name_is_answered(
+    chat: Open, shell: Shell
+) -> None:
+    shell.ask("first")
+    second = shell.say("second")
+    shell.ask("elsewhere")
+    there = shell.json("ask", "-r", "first:2", "not second", *EXACT)
+    assert there["session"] == second["session"]
+    texts = [text for role, text in shell.texts(there["branch"], "first") if role == "user"]
+    assert texts == ["first", "not second"]
+    told = shell("switch", "first", code=66).err
+    assert f"first is a session: radchat switch first:{there['branch']}" in told
+    terminal = chat("-r", "first:1", *EXACT)
+    assert f"first · {there['branch']}@" in terminal.text
+    assert "> not second" in terminal.text
+    say(terminal, "not first", "@")
+    texts = [text for role, text in shell.texts(session="first") if role == "user"]
+    assert texts == ["not first"]
+
+
 def test_how_full_the_context_is_is_one_number_everywhere(homes: Homes, tmp_path: Path) -> None:
     """Also where answers end by themselves: their stop token stands in the next turn too."""
     home = homes({"brief": converted(tmp_path / "models", "brief", favours=("h", "i", STOP))})
