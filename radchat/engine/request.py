@@ -47,7 +47,7 @@ class Priority(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How a token is drawn (design §5). ``validate`` names the bad field."""
+    """How a token is drawn (``sampling.py``). ``validate`` names the bad field."""
 
     temperature: float = 1.0  # 0 = exact argmax
     top_k: int = 0  # 0 = off
