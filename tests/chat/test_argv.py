@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from radchat.cli import argv, habits
-from radchat.cli.table import BY_NAME, COMMANDS, help_text
+from radchat.cli.table import ALIASES, BY_NAME, COMMANDS, help_text
 from radchat.errors import UsageError
 
 TABLE = {
@@ -124,8 +124,8 @@ def test_what_to_type_is_a_command(form: str) -> None:
 
 
 def test_a_command_that_comes_later_is_none_now() -> None:
-    assert habits.LATER.isdisjoint({*BY_NAME, *argv.ALIASES, *habits.HABITS})
-    assert set(habits.HABITS).isdisjoint({*BY_NAME, *argv.ALIASES})
+    assert habits.LATER.isdisjoint({*BY_NAME, *ALIASES, *habits.HABITS})
+    assert set(habits.HABITS).isdisjoint({*BY_NAME, *ALIASES})
 
 
 def test_a_global_option_without_its_value_is_refused() -> None:
