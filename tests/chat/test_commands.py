@@ -442,7 +442,7 @@ def test_a_short_message_id_in_a_note_is_four_letters(run: Run) -> None:
 
 
 def test_a_node_that_serves_many_messages_names_three(run: Run, daemon: FakeDaemon) -> None:
-    node = daemon.script["cache.tree"]["nodes"][0]  # type: ignore[index, call-overload]
+    node = daemon.script["cache.tree"]["nodes"][0]  # type: ignore[index]
     node["messages"] = [long(f"{i:04x}") for i in range(27)]
     assert "[0000, 0001, 0002, +24]" in run("cache", "tree").out
     node["messages"] = node["messages"][:3]
