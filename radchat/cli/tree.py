@@ -34,7 +34,8 @@ def tree(
     if filter_ not in FILTERS:
         raise UsageError(f"--filter {filter_}: want {', '.join(FILTERS)}")
     cache = show_cache or lru
-    result = cli.call("tree", ref=ref, show_cache=cache, lru=cache, filter=filter_, depth=depth)
+    asks = cache or cli.json  # in JSON a 0 is a measured one
+    result = cli.call("tree", ref=ref, show_cache=asks, lru=asks, filter=filter_, depth=depth)
     if cli.json:
         cli.data(result)
         return
