@@ -42,7 +42,9 @@ def test_a_checked_run_poisons_its_pool_from_the_start(
         monkeypatch.delenv("RADCHAT_CHECK", raising=False)
     else:
         monkeypatch.setenv("RADCHAT_CHECK", value)
-    data = build_engine(model, kv_budget=Size(tokens=64)).pool.data
-    assert bool(torch.isnan(data[:, :, 1:]).all()) is (value == "1")
+    engine = build_engine(model, kv_budget=Size(tokens=64))
+    assert (engine._poison is not None) is (value == "1")
+    if value == "1":  # else memory holds what it held, perhaps another's NaN
+        assert torch.isnan(engine.pool.data[:, :, 1:]).all()
     told = build_engine(model, kv_budget=Size(tokens=64), check=value != "1").pool.data
     assert bool(torch.isnan(told[:, :, 1:]).all()) is (value != "1")

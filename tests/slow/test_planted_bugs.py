@@ -168,7 +168,7 @@ BUGS = [
     Bug(
         "a tail is shorter than its node after an eviction",
         "radix",
-        "                node.end = end\n",
+        "            node.end = end\n",
         "",
     ),
     Bug(
