@@ -142,8 +142,11 @@ class Scheduler:
                 if self._cache.reserve(choice.lease, len(choice.ids)):
                     break
                 if len(self.running) == 1:
-                    self.running.clear()
-                    out.full.append(choice)
+                    if self._cache.fits(len(choice.ids)):
+                        self._retract(choice)  # and then computed anew
+                    else:
+                        self.running.clear()
+                        out.full.append(choice)
                     break
                 self._retract(self._victim())
 
@@ -194,11 +197,11 @@ class Scheduler:
                 continue
             if self._num_rivals(entry.priority) >= self._options.max_running:
                 continue
-            if self._try(entry):
+            if self._try(entry) or self._try_anew(entry):
                 out.admitted.append(choice)
                 for other in self.waiting:
                     other.passed += other.group.serial < choice.group.serial
-            elif not self.running and not self._cache.fits(len(choice.ids)):
+            elif not self.running:
                 self.waiting.remove(choice)
                 out.full.append(choice)
             elif entry.is_overdue:
@@ -279,6 +282,16 @@ class Scheduler:
         choice.lent = entry.priority
         self._changed()
         return True
+
+    def _try_anew(self, entry: Waiting) -> bool:
+        """With nothing running, what fits the pool can only stand in its own way: where its path
+        was cut inside a page the tree holds that page and copies of it. With nothing cached it
+        takes each page once.
+        """
+        if self.running or not self._cache.fits(len(entry.choice.ids)):
+            return False
+        self._cache.clear()
+        return self._try(entry)
 
     def _has_room(self, entry: Waiting) -> bool:
         """Could it be so? Counts the pages it would find as if they could still be evicted."""

@@ -648,3 +648,37 @@ def admitted(cache: PrefixCache, ids: Ids, number: int) -> Choice:
     choice.lease = cache.admit(choice.ids)
     choice.admitted = number
     return choice
+
+
+def cut_inside_a_page(num_choices: int = 2) -> tuple[Engine, list[Ids]]:
+    """A pool of three pages whose tree holds the first page of a path and copies of it, one for
+    each further sample; and the paths.
+    """
+    engine = scripted_engine(pool_tokens=3 * PAGE)
+    ids = prompt(1, PAGE // 2)
+    engine.submit(ask("first", ids, 4, n=num_choices))
+    events = drain(engine)
+    return engine, [ids + array("I", output(events, "first", c)) for c in range(num_choices)]
+
+
+@pytest.mark.parametrize("num_choices", [2, 3, 5])
+def test_samples_that_fit_the_pool_one_by_one_all_come_to_their_end(num_choices: int) -> None:
+    """Cut inside a page, a path holds that page twice: that is no reason to call the pool full."""
+    engine = scripted_engine(pool_tokens=3 * PAGE)
+    engine.submit(ask("r", prompt(1, PAGE // 2), 5 * PAGE // 2, n=num_choices))
+    events = drain(engine)
+    for choice in range(num_choices):
+        end = finished(events, "r", choice)
+        assert (end.reason, end.error) == (FinishReason.LENGTH, None)
+        assert len(output(events, "r", choice)) == 5 * PAGE // 2
+
+
+def test_a_prompt_that_fits_the_pool_but_not_its_own_path_there_is_computed_anew() -> None:
+    engine, paths = cut_inside_a_page()
+    for path in paths:
+        ids = path + prompt(2, 3 * PAGE - 1 - len(path))
+        assert engine.probe(ids) > PAGE // 2, "it would begin with both pages"
+        engine.submit(ask("again", ids, 1))
+        events = drain(engine, max_steps=50)
+        assert finished(events, "again").error is None
+        assert output(events, "again") == solo(ids, 1)
