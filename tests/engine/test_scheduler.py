@@ -682,3 +682,37 @@ def test_a_prompt_that_fits_the_pool_but_not_its_own_path_there_is_computed_anew
         events = drain(engine, max_steps=50)
         assert finished(events, "again").error is None
         assert output(events, "again") == solo(ids, 1)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_fits_a_tiny_pool_by_itself_ends_as_it_would_by_itself(seed: int) -> None:
+    """Samples, prompts cut out of each other anywhere, cancels; pools of three to eight pages."""
+    dice = random.Random(seed)
+    num_pages = dice.randint(3, 8)
+    engine = scripted_engine(pool_tokens=num_pages * PAGE)
+    said = [prompt(9, num_pages * PAGE)]
+    wanted: dict[str, tuple[Ids, int, int]] = {}
+    events: list[Event] = []
+    for number in range(12):
+        text = dice.choice(said)
+        ids = text[: dice.randint(1, min(len(text), num_pages * PAGE - 2))]
+        if dice.random() < 0.5:
+            ids = ids[: len(ids) // 2 + 1] + prompt(dice.randint(0, 2), dice.randint(0, PAGE))
+        ids = ids[: num_pages * PAGE - 2]
+        most = dice.randint(1, num_pages * PAGE - len(ids))
+        name, num_choices = f"r{number}", dice.choice([1, 1, 2, 3])
+        urgency = dice.choice(list(Priority))
+        engine.submit(ask(name, ids, most, urgency, n=num_choices))
+        wanted[name] = (ids, most, num_choices)
+        said.append(ids)
+        for _ in range(dice.randint(0, 6)):
+            events += engine.step()
+        if dice.random() < 0.15 and engine.abort(name):
+            del wanted[name]
+    events += drain(engine, max_steps=3000)
+    for name, (ids, most, num_choices) in wanted.items():
+        expected = solo(ids, most)
+        for choice in range(num_choices):
+            assert finished(events, name, choice).error is None
+            assert output(events, name, choice) == expected
+    assert engine.cache.locked == 0
