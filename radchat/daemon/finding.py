@@ -18,7 +18,7 @@ from radchat_sessions import refs
 from radchat_sessions.errors import Ambiguous
 from radchat_sessions.errors import NotFound as StoreNotFound
 from radchat_sessions.messages import SHORTEST_ID, Head, Session
-from radchat_sessions.reader import shortest
+from radchat_sessions.names import shortest
 from radchat_sessions.store import Store
 
 

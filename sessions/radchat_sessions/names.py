@@ -1,11 +1,13 @@
-"""Names nobody had to think of: for branches and sessions."""
+"""Names nobody had to think of: for branches and sessions; and the short forms of ids."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
+
+from radchat_sessions.messages import SHORTEST_ID
 
 NAME_LIMIT: Final = 64  # characters
 AUTO_NAME_LIMIT: Final = 24
@@ -111,3 +113,20 @@ def free_name(base: str, taken: Collection[str]) -> str:
     while f"{stem}-{number}" in taken:
         number += 1
     return f"{stem}-{number}"
+
+
+def is_hex(text: str) -> bool:
+    return bool(text) and all(c in "0123456789abcdef" for c in text)
+
+
+def shortest(ids: Sequence[str]) -> Mapping[str, str]:
+    """Each id's shortest beginning that no other of ``ids`` has, SHORTEST_ID digits at least."""
+    ordered = sorted(ids)
+    found = {}
+    for i, this in enumerate(ordered):
+        need = SHORTEST_ID
+        for other in (*ordered[max(0, i - 1) : i], *ordered[i + 1 : i + 2]):
+            while other[:need] == this[:need] and need < len(this):
+                need += 1
+        found[this] = this[:need]
+    return found

@@ -6,12 +6,10 @@ Nothing here writes.
 
 from __future__ import annotations
 
-import json
 from array import array
-from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from radchat_sessions.database import Database, Row
+from radchat_sessions.database import Database
 from radchat_sessions.errors import Ambiguous, NotFound
 from radchat_sessions.messages import (
     SHORTEST_ID,
@@ -19,7 +17,6 @@ from radchat_sessions.messages import (
     Head,
     Hit,
     Ids,
-    Json,
     Label,
     Message,
     Prompt,
@@ -28,10 +25,8 @@ from radchat_sessions.messages import (
     SessionSummary,
     unpack_ids,
 )
-
-_MESSAGE = """m.id, m.parent, m.role, m.parts, m.created, m.digest, m.origin, m.prompt,
-    length(m.out) / 4 AS out_len, m.model, m.dtype, m.sampling, m.seed, m.choice, m.usage,
-    m.timing, m.finish_reason, m.stopped, m.holds, m.extra"""
+from radchat_sessions.names import is_hex
+from radchat_sessions.rows import MESSAGE, branch_of, message_of, prompt_of, running_of, session_of
 
 # Where names point: what keeps messages from pruning. And what was written where.
 _NAMED = """SELECT session, message AS id FROM branches WHERE message IS NOT NULL
@@ -83,20 +78,20 @@ class Reader:
         row = self._db.one("SELECT * FROM sessions WHERE id = ?", session_id)
         if row is None:
             raise NotFound(f"no session {session_id}")
-        return _session(row)
+        return session_of(row)
 
     def find_session(self, ref: str) -> Session:
         """By its name, else by the beginning of its id. Raises NotFound, Ambiguous."""
         row = self._db.one("SELECT * FROM sessions WHERE name = ?", ref)
         if row is not None:
-            return _session(row)
+            return session_of(row)
         prefix = ref.lower()
         if len(prefix) >= SHORTEST_ID and is_hex(prefix):
             rows = self._db.all(
                 "SELECT * FROM sessions WHERE id >= ? AND id < ? ORDER BY seq", prefix, prefix + "g"
             )
             if len(rows) == 1:
-                return _session(rows[0])
+                return session_of(rows[0])
             if rows:
                 names = [f"{row['id'][:8]} {row['name']}" for row in rows]
                 raise Ambiguous(f"{ref} fits {len(rows)} sessions: {', '.join(names)}", names)
@@ -117,7 +112,7 @@ class Reader:
         rows = self._db.all("SELECT * FROM sessions ORDER BY used DESC, seq DESC")
         return [
             SessionSummary(
-                session=_session(row),
+                session=session_of(row),
                 messages=counts.get(row["id"], 0),
                 branches=branches.get(row["id"], 0),
                 head=self.head(row["id"]),
@@ -137,16 +132,16 @@ class Reader:
                 name,
             )
             if row is not None:
-                return _session(row)
+                return session_of(row)
         return None
 
     # -- messages ----------------------------------------------------------------------------------
 
     def message(self, message_id: str) -> Message:
-        row = self._db.one(f"SELECT {_MESSAGE} FROM messages m WHERE m.id = ?", message_id)
+        row = self._db.one(f"SELECT {MESSAGE} FROM messages m WHERE m.id = ?", message_id)
         if row is None:
             raise NotFound(f"no message {message_id[:8]}")
-        return _message(row)
+        return message_of(row)
 
     def parent(self, message_id: str) -> str | None:
         row = self._db.one("SELECT parent FROM messages WHERE id = ?", message_id)
@@ -161,23 +156,23 @@ class Reader:
         rows = self._db.all(
             "WITH RECURSIVE up (id, depth) AS (SELECT ?, 0 UNION ALL SELECT m.parent, depth + 1 "
             "FROM up JOIN messages m ON m.id = up.id WHERE m.parent IS NOT NULL) "
-            f"SELECT {_MESSAGE} FROM up JOIN messages m ON m.id = up.id ORDER BY depth DESC",
+            f"SELECT {MESSAGE} FROM up JOIN messages m ON m.id = up.id ORDER BY depth DESC",
             message_id,
         )
         if not rows:
             raise NotFound(f"no message {message_id[:8]}")
-        return [_message(row) for row in rows]
+        return [message_of(row) for row in rows]
 
     def messages(self, session_id: str) -> list[Message]:
         """All a session shows, parents before children: what its branches, labels and HEAD reach,
         and what was written in it and has no name (retried, undone, a vote's rest) until pruned.
         """
         rows = self._db.all(
-            f"{SHOWN} SELECT {_MESSAGE} FROM reach JOIN messages m ON m.id = reach.id "
+            f"{SHOWN} SELECT {MESSAGE} FROM reach JOIN messages m ON m.id = reach.id "
             "ORDER BY m.seq",
             session_id,
         )
-        return [_message(row) for row in rows]
+        return [message_of(row) for row in rows]
 
     def message_ids(self, session_id: str) -> list[str]:
         """The ids of ``messages``, without reading their texts."""
@@ -225,7 +220,7 @@ class Reader:
             "JOIN sessions s ON s.id = b.session WHERE b.session = ? ORDER BY b.name",
             session_id,
         )
-        return [_branch(row) for row in rows]
+        return [branch_of(row) for row in rows]
 
     def branch(self, session_id: str, name: str) -> Branch:
         found = self.find_branch(session_id, name)
@@ -240,7 +235,7 @@ class Reader:
             session_id,
             name,
         )
-        return None if row is None else _branch(row)
+        return None if row is None else branch_of(row)
 
     def head(self, session_id: str) -> Head:
         row = self._db.one(
@@ -276,7 +271,7 @@ class Reader:
         row = self._db.one("SELECT * FROM prompts WHERE id = ?", prompt_id)
         if row is None:
             raise NotFound(f"no prompt {prompt_id[:8]}")
-        return _prompt(row)
+        return prompt_of(row)
 
     def prompts_on(self, message_id: str | None) -> list[Prompt]:
         """All prompts whose last message is on the path of ``message_id``, newest first."""
@@ -286,7 +281,7 @@ class Reader:
             "SELECT p.* FROM prompts p JOIN up ON up.id = p.message ORDER BY p.seq DESC",
             message_id,
         )
-        return [_prompt(row) for row in rows]
+        return [prompt_of(row) for row in rows]
 
     def prompt_ids(self, prompt_id: str) -> Ids:
         """``ids(base)[:kept] + tail``, through all the bases."""
@@ -406,115 +401,8 @@ class Reader:
             session_id,
             session_id,
         )
-        return [_running(row) for row in rows]
+        return [running_of(row) for row in rows]
 
     def find_running(self, answer_id: str) -> Running | None:
         row = self._db.one("SELECT * FROM running WHERE id = ?", answer_id)
-        return None if row is None else _running(row)
-
-
-# -- rows ------------------------------------------------------------------------------------------
-
-
-def is_hex(text: str) -> bool:
-    return bool(text) and all(c in "0123456789abcdef" for c in text)
-
-
-def shortest(ids: Sequence[str]) -> Mapping[str, str]:
-    """Each id's shortest beginning that no other of ``ids`` has, SHORTEST_ID digits at least."""
-    ordered = sorted(ids)
-    found = {}
-    for i, this in enumerate(ordered):
-        need = SHORTEST_ID
-        for other in (*ordered[max(0, i - 1) : i], *ordered[i + 1 : i + 2]):
-            while other[:need] == this[:need] and need < len(this):
-                need += 1
-        found[this] = this[:need]
-    return found
-
-
-def _loads(text: str | None) -> Json:
-    return None if text is None else json.loads(text)
-
-
-def _seed(text: str | None) -> int | None:
-    return None if text is None else int(text)
-
-
-def _session(row: Row) -> Session:
-    return Session(
-        id=row["id"],
-        name=row["name"],
-        named=bool(row["named"]),
-        model=row["model"],
-        folder=row["folder"],
-        settings=json.loads(row["settings"]),
-        clock=row["clock"],
-        parent=row["parent"],
-        fork_message=row["fork_message"],
-        created=row["created"],
-        used=row["used"],
-    )
-
-
-def _message(row: Row) -> Message:
-    return Message(
-        id=row["id"],
-        parent=row["parent"],
-        role=row["role"],
-        parts=json.loads(row["parts"]),
-        created=row["created"],
-        digest=row["digest"],
-        origin=row["origin"],
-        prompt=row["prompt"],
-        out_len=row["out_len"],
-        model=row["model"],
-        dtype=row["dtype"],
-        sampling=_loads(row["sampling"]),
-        seed=_seed(row["seed"]),
-        choice=row["choice"],
-        usage=_loads(row["usage"]),
-        timing=_loads(row["timing"]),
-        finish_reason=row["finish_reason"],
-        stopped=bool(row["stopped"]),
-        holds=row["holds"],
-        extra=json.loads(row["extra"]),
-    )
-
-
-def _branch(row: Row) -> Branch:
-    return Branch(row["session"], row["name"], row["message"], bool(row["is_head"]))
-
-
-def _prompt(row: Row) -> Prompt:
-    return Prompt(
-        id=row["id"],
-        message=row["message"],
-        base_message=row["base_message"],
-        base_prompt=row["base_prompt"],
-        kept=row["kept"],
-        tail=unpack_ids(row["tail"]),
-        length=row["length"],
-        tokenizer=row["tokenizer"],
-        settings=row["settings"],
-        points=json.loads(row["points"]),
-        extra=json.loads(row["extra"]),
-        created=row["created"],
-    )
-
-
-def _running(row: Row) -> Running:
-    return Running(
-        id=row["id"],
-        session=row["session"],
-        parent=row["parent"],
-        prompt=row["prompt"],
-        branch=row["branch"],
-        expected=row["expected"],
-        model=row["model"],
-        dtype=row["dtype"],
-        sampling=_loads(row["sampling"]),
-        seed=_seed(row["seed"]),
-        choice=row["choice"],
-        started=row["started"],
-    )
+        return None if row is None else running_of(row)

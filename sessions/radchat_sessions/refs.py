@@ -15,7 +15,7 @@ from typing import Literal
 from radchat_sessions.errors import Ambiguous, NotFound
 from radchat_sessions.heads import Heads
 from radchat_sessions.messages import SHORTEST_ID, Head
-from radchat_sessions.reader import is_hex, shortest
+from radchat_sessions.names import is_hex, shortest
 
 Kind = Literal["head", "back", "previous", "branch", "label", "turn", "id"]
 

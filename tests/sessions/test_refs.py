@@ -9,7 +9,7 @@ import pytest
 
 from radchat_sessions.errors import Ambiguous, NotFound
 from radchat_sessions.messages import Head
-from radchat_sessions.reader import shortest
+from radchat_sessions.names import shortest
 from radchat_sessions.refs import point, resolve
 from radchat_sessions.store import Store
 from tests.sessions.talk import Talk, given
