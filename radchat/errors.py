@@ -64,13 +64,17 @@ class ContextOverflow(RadchatError):
     http_status = 400
 
 
-def context_overflow(prompt_tokens: int, limit: int) -> ContextOverflow:
-    """For a prompt that leaves no room for an answer; told with both numbers."""
+def context_overflow(prompt_tokens: int, limit: int, *, at_least: bool = False) -> ContextOverflow:
+    """For a prompt that leaves no room for an answer; told with both numbers. ``at_least``: it was
+    not tokenized to the end.
+    """
+    least = "at least " if at_least else ""
     return ContextOverflow(
-        f"the prompt has {prompt_tokens:,} tokens and the context holds {limit:,}, the answer "
-        "included: fork from an earlier turn, or begin a new session",
+        f"the prompt has {least}{prompt_tokens:,} tokens and the context holds {limit:,}, the "
+        "answer included: fork from an earlier turn, or begin a new session",
         prompt_tokens=prompt_tokens,
         limit=limit,
+        **({"at_least": True} if at_least else {}),
     )
 
 

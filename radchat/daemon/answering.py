@@ -115,12 +115,14 @@ class Answer:
         if about is not None:
             self._say(Event("notice", {"text": about, "code": "think"}))
 
+        limit = options.context_limit(loaded, self.ask.options)
+
         def work() -> turns.Prepared:
             place = find_place(self._store, self.ask)
             if self.ask.new_session:
                 self._made = place.session.id
             plan = turns.plan_turn(self._store, place, self.ask)
-            return turns.prepare(self._store, plan, loaded, switches)
+            return turns.prepare(self._store, plan, loaded, switches, limit)
 
         return self._asked(await self._desk.run(work), loaded)
 

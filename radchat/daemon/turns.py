@@ -212,14 +212,27 @@ def _user_message(text: str, files: Sequence[FileText]) -> NewMessage:
 # -- its ids ---------------------------------------------------------------------------------------
 
 
-def prepare(store: Store, plan: Plan, loaded: Loaded, switches: dict[str, Any]) -> Prepared:
-    """The ids of the turn's request; InvalidInput where the template refuses the messages."""
+def prepare(
+    store: Store, plan: Plan, loaded: Loaded, switches: dict[str, Any], limit: int
+) -> Prepared:
+    """The ids of the turn's request; InvalidInput where the template refuses the messages.
+
+    ``limit``: tokens that the context holds; what can't fit is refused before it is tokenized.
+    """
     if plan.cut is not None:
         return _prepare_continue(store, plan, plan.cut, loaded)
     past = Past(store, store.path(plan.parent))
     fresh = [turn(message.role, message.parts) for message in plan.new]
     settings = Settings(clock=datetime.fromisoformat(plan.place.session.clock), switches=switches)
-    how = loaded.template.prompt(past.turns(loaded.tokenizer.hash), fresh, settings)
+    try:
+        known = past.turns(loaded.tokenizer.hash)
+        how = loaded.template.prompt(known, fresh, settings, limit=limit)
+    except InvalidInput as error:
+        unanswered = bool(plan.new and past.path) and past.path[-1].role == plan.new[0].role
+        if not unanswered:
+            raise
+        hint = "the message before it has no answer: `radchat retry` answers it, `undo` drops it"
+        raise InvalidInput(f"{error.message} ({hint})", **error.data) from error
     again = None if plan.new else _same_prompt(past, plan.parent, how, loaded)
     answers = [message for message in past.path if message.role == "assistant"]
     last = answers[-1] if answers else None

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from radchat.engine.kv_pool import KVPool
 from radchat.engine.prefix_cache import Lease, PrefixCache
 from radchat.engine.request import MAX_CHOICES, Request
-from radchat.errors import ContextOverflow, InvalidInput
+from radchat.errors import ContextOverflow, InvalidInput, context_overflow
 
 
 def check_request(
@@ -32,19 +32,14 @@ def check_request(
             f"ids: {max(request.ids)} is not in the vocabulary (0 to {vocab_size - 1})", field="ids"
         )
     if num >= context_length:
-        raise ContextOverflow(
-            f"the prompt has {num} tokens and the context holds {context_length},"
-            " the answer included: shorten it, or start a new chat",
-            prompt_tokens=num,
-            context_length=context_length,
-        )
+        raise context_overflow(num, context_length)
     if not cache.fits(num):
         pool = cache.total * cache.page_size
         raise ContextOverflow(
-            f"the prompt has {num} tokens and the KV pool holds {pool}:"
-            " shorten it, or raise kv_device",
+            f"the prompt has {num:,} tokens and the KV pool holds {pool:,}: shorten it, or raise "
+            "kv_device (RADCHAT_KV_DEVICE)",
             prompt_tokens=num,
-            pool_tokens=pool,
+            limit=pool,
         )
 
 

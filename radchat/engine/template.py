@@ -26,7 +26,7 @@ from radchat.engine.rendering import Renderer, View, random_word
 from radchat.engine.request import Ids
 from radchat.engine.thinking import thinking
 from radchat.engine.tokenizer import Tokenizer, join_surrogates
-from radchat.errors import ContextOverflow, InvalidInput, ModelBroken
+from radchat.errors import InvalidInput, ModelBroken, context_overflow
 
 # More new messages than this are an import; their shares are then found by their texts.
 MAX_BOUNDARY_RENDERINGS = 16
@@ -373,12 +373,7 @@ class Template:
 
     def _check_fits(self, least: int, limit: int | None) -> None:
         if limit is not None and least >= limit:
-            raise ContextOverflow(
-                f"the prompt has at least {least:,} tokens and the context holds {limit:,},"
-                " the answer included: shorten it, or start a new chat",
-                least_tokens=least,
-                context_length=limit,
-            )
+            raise context_overflow(least, limit, at_least=True)
 
     # -- places in N ---------------------------------------------------------------------------
 

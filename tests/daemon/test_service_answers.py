@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from radchat.errors import InvalidInput, NotFound, RadchatError, UsageError
+from radchat.errors import ContextOverflow, InvalidInput, NotFound, RadchatError, UsageError
 from radchat.protocol import Event
 from tests.daemon.services import (
     GREEDY,
@@ -23,6 +23,7 @@ from tests.daemon.services import (
     run,
     until,
 )
+from tests.e2e.tiny_models import CHATML, converted
 
 NOTHING = {"temperature": 0, "max_tokens": 1}
 
@@ -416,3 +417,45 @@ def _give_another_tokenizer(folder: Path) -> None:
     about = json.loads((folder / "radchat.json").read_text())
     about["files"]["tokenizer.json"] = path.stat().st_size
     (folder / "radchat.json").write_text(json.dumps(about))
+
+
+# -- what is refused -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{}, {"num_ctx": 64}])
+def test_what_cannot_fit_is_refused_before_it_is_tokenized(
+    tmp_path: Path, options: dict[str, int]
+) -> None:
+    """The exact number would have been counted; "at least" is told from the text's length."""
+
+    async def main() -> None:
+        async with house(tmp_path) as home:
+            text = "word " * (20_000 if not options else 200)
+            with pytest.raises(ContextOverflow, match=r"has at least .* tokens") as caught:
+                await home.ask(text, new_session=True, options={**GREEDY, **options})
+            assert caught.value.data["limit"] == options.get("num_ctx", 4096)
+            assert await home.on_desk(lambda store: store.sessions()) == []
+
+    run(main())
+
+
+def test_a_turn_nobody_answered_is_named_where_the_template_wants_roles_to_alternate(
+    tmp_path: Path,
+) -> None:
+    strict = (
+        "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
+        "{{ raise_exception('roles must alternate') }}{% endif %}{% endfor %}" + CHATML
+    )
+
+    async def main() -> None:
+        async with house(tmp_path) as home:
+            converted(home.places.models, "strict", template=strict)
+            first = await home.say("hello", new_session=True, model="strict")
+            stopped = await home.cancelled(text="more", head=first["head"])
+            here = stopped[-1].data["head"]
+            with pytest.raises(InvalidInput, match=r"must alternate.*radchat retry.*undo"):
+                await home.ask("go on", head=here)
+            answered = await home.say(kind="retry", head=here)
+            await home.say("go on", head=answered["head"])
+
+    run(main())

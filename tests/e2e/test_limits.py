@@ -97,8 +97,10 @@ def test_a_prompt_too_long_is_refused_with_both_numbers_before_anything_streams(
     done = terminal("ask", text, "--exact", "--ctx", "200", "--json", code=56)
     error = done.json["error"]
     assert error["code"] == "context_length_exceeded"
-    assert (error["prompt_tokens"], error["limit"]) == (200 + over, 200)
-    assert f"{200 + over}" in error["message"]
+    assert error["limit"] == 200
+    counted = error["prompt_tokens"]  # far over, it is not tokenized to the end
+    assert 200 <= counted <= 200 + over if error.get("at_least") else counted == 200 + over
+    assert f"{counted}" in error["message"]
     assert "200" in error["message"]
     lines = terminal(
         "ask", text, "--exact", "--ctx", "200", "--output-format", "stream-json", code=56

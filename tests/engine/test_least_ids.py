@@ -137,7 +137,7 @@ def test_a_prompt_that_cannot_fit_is_refused_before_it_is_tokenized() -> None:
     with pytest.raises(ContextOverflow) as refused:
         template.prompt([], [Turn("user", "word " * 10_000)], plain_settings(), limit=500)
     assert tokenizer.num_chars == 0
-    least = refused.value.data["least_tokens"]
+    least = refused.value.data["prompt_tokens"]
     assert least >= 500
     assert f"at least {least:,} tokens" in refused.value.message
     assert "the context holds 500" in refused.value.message
@@ -162,7 +162,7 @@ def test_the_ids_that_the_path_has_already_count_with_the_bound_of_the_tail() ->
     assert again.how == "append"
     with pytest.raises(ContextOverflow) as refused:
         template.prompt(path, [Turn("user", "and?")], plain_settings(), limit=length + 1)
-    assert length < refused.value.data["least_tokens"] <= len(again.ids)
+    assert length < refused.value.data["prompt_tokens"] <= len(again.ids)
 
 
 @pytest.mark.model

@@ -490,13 +490,13 @@ def test_a_prompt_longer_than_the_pool_or_the_context_is_refused_with_both_numbe
     engine = scripted_engine(pool_tokens=208, context_length=300)
     with pytest.raises(ContextOverflow) as pool:
         engine.submit(ask("pool", prompt(0, 209)))
-    assert (pool.value.data["prompt_tokens"], pool.value.data["pool_tokens"]) == (209, 208)
+    assert (pool.value.data["prompt_tokens"], pool.value.data["limit"]) == (209, 208)
     assert "209" in pool.value.message
     assert "208" in pool.value.message
     for length in (300, 301):  # no room for an answer, no room at all
         with pytest.raises(ContextOverflow) as context:
             engine.submit(ask("context", prompt(0, length)))
-        assert context.value.data == {"prompt_tokens": length, "context_length": 300}
+        assert context.value.data == {"prompt_tokens": length, "limit": 300}
     assert not engine.has_work()
 
 
