@@ -57,6 +57,7 @@ class Chat:
         self.context: dict[str, Any] = {}  # how full it was after the last answer
         self._unsure: Answer | None = None  # cut off; the daemon may still be writing it down
         self.is_over = False
+        self._standing: set[str] = set()  # notices told already
         self.has_talked = False
         self._made: set[str] = set()  # sessions of this chat's in which nothing was said yet
         self._start = start
@@ -335,6 +336,7 @@ class Chat:
             paints=self.host.paints(sys.stderr),
             continues="/continue",
             at_end=self._keep_draft,
+            standing=self._standing,
         )
 
     def _goodbye(self) -> None:

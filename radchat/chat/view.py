@@ -14,6 +14,7 @@ from radchat.chat.footer import count, footer
 from radchat.chat.text import Cleaner, clean, one_line
 from radchat.protocol import Event
 
+STANDING = frozenset({"think"})  # codes of notices that are true of every answer of a chat
 DIM, RESET = "\x1b[2m", "\x1b[0m"
 
 
@@ -55,6 +56,7 @@ class View:
     paints: bool = False  # style on stderr
     continues: str = "radchat continue"  # what to type to go on with a cut-off answer
     at_end: Callable[[], None] | None = None  # told once, before anything is said of the answer
+    standing: set[str] = field(default_factory=set)  # notices that hold for all of a chat, told
     answer: Answer = field(default_factory=Answer)
     _text: Cleaner = field(default_factory=Cleaner)
     _thought: Cleaner = field(default_factory=Cleaner)
@@ -88,8 +90,13 @@ class View:
     # --- events ---
 
     def _on_notice(self, data: dict[str, Any]) -> None:
+        text = str(data.get("text", ""))
+        if data.get("code") in STANDING:
+            if text in self.standing:
+                return
+            self.standing.add(text)
         self._end_line()
-        self.note(str(data.get("text", "")))
+        self.note(text)
 
     def _on_progress(self, data: dict[str, Any]) -> None:
         if self._at_line_start:

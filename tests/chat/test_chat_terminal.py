@@ -193,7 +193,7 @@ def test_a_session_named_to_switch_is_answered_with_what_to_type(
     terminal.wait_for("error: other is a session: /sessions other")
 
 
-def test_a_notice_about_reasoning_is_shown(chat: Open, daemon: FakeDaemon) -> None:
+def test_a_notice_about_reasoning_is_shown_once(chat: Open, daemon: FakeDaemon) -> None:
     notice = Event("notice", {"text": "tiny has no reasoning mode", "code": "think"})
     daemon.script["generate"] = lambda args: answer_events(["x"], before=[notice])
     terminal = chat("chat")
@@ -204,6 +204,11 @@ def test_a_notice_about_reasoning_is_shown(chat: Open, daemon: FakeDaemon) -> No
     terminal.type("hi\r")
     terminal.wait_for("tiny has no reasoning mode")
     assert sent(daemon, 1)[0]["think"] == "high"
+    terminal.settle()
+    terminal.type("again\r")
+    assert sent(daemon, 2)[1]["text"] == "again"
+    terminal.settle()
+    assert terminal.text.count("tiny has no reasoning mode") == 1
 
 
 def test_ctrl_c_in_mid_reply_keeps_the_part_and_is_back_at_once(
