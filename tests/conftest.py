@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from radchat import client
 from radchat.errors import RadchatError
 from radchat.models.registry import resolve
 from radchat.paths import Places
@@ -25,6 +27,14 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("RADCHAT_HOME", str(home))
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf-home"))
     return home
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_daemon_is_left() -> Iterator[None]:
+    """Daemons that this process started have ended, each by its own test, and are reaped."""
+    yield
+    for one in client._spawned:
+        one.process.wait(timeout=10)
 
 
 @pytest.fixture(scope="session")
