@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from radchat.chat.text import one_line
+from radchat.chat.width import cut, width
 
 SEPARATOR = " · "
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
@@ -101,21 +102,38 @@ def where(result: Mapping[str, Any], was: Mapping[str, Any] | None = None) -> st
     return line
 
 
-def footer(answer: Mapping[str, Any], *, context: Mapping[str, Any], saved_s: float | None) -> str:
-    """One line under an answer, from the shape of ``ask --json`` and what ``done`` adds to it."""
+def footer(
+    answer: Mapping[str, Any],
+    *,
+    context: Mapping[str, Any],
+    saved_s: float | None,
+    columns: int | None = None,
+) -> str:
+    """One line under an answer, from the shape of ``ask --json`` and what ``done`` adds to it.
+
+    In ``columns`` it stays one line: what is the same in every answer goes first, then what the eye
+    can tell; where one is and what was cached are the last to be cut.
+    """
     usage = answer.get("usage") or {}
     timing = answer.get("timing") or {}
     model = " ".join(str(answer[key]) for key in ("model", "dtype") if answer.get(key))
-    parts = [place(answer.get("branch"), answer.get("message"), answer.get("short"))]
-    if model:
-        parts.append(one_line(model))
-    parts.append(_context(context))
-    parts.append(_cached(usage, saved_s))
-    if timing.get("first_token_s") is not None:
-        parts.append(f"first token {latency(timing['first_token_s'])}")
-    if timing.get("tokens_per_s") is not None:
-        parts.append(rate(timing["tokens_per_s"]))
-    return SEPARATOR.join(part for part in parts if part)
+    first, speed = timing.get("first_token_s"), timing.get("tokens_per_s")
+    parts = {
+        "place": place(answer.get("branch"), answer.get("message"), answer.get("short")),
+        "model": one_line(model),
+        "context": _context(context),
+        "cached": _cached(usage, saved_s),
+        "first token": "" if first is None else f"first token {latency(first)}",
+        "speed": "" if speed is None else rate(speed),
+    }
+    line = SEPARATOR.join(part for part in parts.values() if part)
+    shorter = {"model": "", "cached": _cached(usage, None)}
+    for name in ("model", "cached", "first token", "context", "speed"):
+        if columns is None or width(line) <= columns:
+            return line
+        parts[name] = shorter.get(name, "")
+        line = SEPARATOR.join(part for part in parts.values() if part)
+    return line if columns is None else cut(line, columns)
 
 
 def _context(context: Mapping[str, Any]) -> str:

@@ -334,6 +334,7 @@ class Chat:
             shows_reasoning=not self.host.quiet,
             shows_footer=not self.host.quiet,
             paints=self.host.paints(sys.stderr),
+            columns=self.host.error_columns,
             continues="/continue",
             at_end=self._keep_draft,
             standing=self._standing,

@@ -54,6 +54,7 @@ class View:
     shows_reasoning: bool = True
     shows_footer: bool = False
     paints: bool = False  # style on stderr
+    columns: Callable[[], int] | None = None  # of stderr, for the footer; a window is resized
     continues: str = "radchat continue"  # what to type to go on with a cut-off answer
     at_end: Callable[[], None] | None = None  # told once, before anything is said of the answer
     standing: set[str] = field(default_factory=set)  # notices that hold for all of a chat, told
@@ -158,7 +159,12 @@ class View:
         first = dict(self.answer.branches[0])
         if len(self.answer.branches) > 1:
             first |= {"usage": data.get("usage") or first.get("usage")}
-        line = footer(first, context=data.get("context") or {}, saved_s=data.get("saved_s"))
+        line = footer(
+            first,
+            context=data.get("context") or {},
+            saved_s=data.get("saved_s"),
+            columns=None if self.columns is None else self.columns(),
+        )
         self.err.write(f"{DIM}{line}{RESET}\n" if self.paints else f"{line}\n")
         self.err.flush()
 

@@ -179,6 +179,10 @@ class Cli:
         """Columns to fit data into; None where nothing limits it: a pipe or a file."""
         return columns(sys.stdout) if is_terminal(sys.stdout) else None
 
+    def error_columns(self) -> int:
+        """Columns of the terminal that stderr is."""
+        return columns(sys.stderr)
+
     def confirm(self, question: str, *, yes: bool) -> None:
         """Ask before something is lost; without a terminal, ``-y`` must have been given."""
         if yes:

@@ -111,7 +111,14 @@ class _Tour:
         first = answer["branches"][0]
         self._answers.append({"question": question, **first, "saved_s": answer["saved_s"]})
         self._write("\n")
-        self._say(footer(first, context=answer["context"], saved_s=answer["saved_s"]))
+        self._say(
+            footer(
+                first,
+                context=answer["context"],
+                saved_s=answer["saved_s"],
+                columns=self._cli.columns,
+            )
+        )
 
     def _tree(self) -> None:
         self._command("radchat tree --show-cache")

@@ -61,6 +61,7 @@ def talk(
         shows_reasoning=form == "text" and not cli.quiet,
         shows_footer=form == "text" and is_terminal(sys.stderr) and not cli.quiet,
         paints=cli.paints(sys.stderr),
+        columns=cli.error_columns,
     )
     cli.status("connecting")
     try:

@@ -73,7 +73,8 @@ def test_two_turns_each_from_where_the_chat_stands(chat: Open, daemon: FakeDaemo
     terminal.type("hello\r")
     terminal.wait_for("62 tok/s")
     assert "Hello world" in terminal.text
-    assert "main@d9f1 · smollm2-135m bf16" in terminal.text
+    # one line of 80 columns: the model and the first token are left out
+    assert "main@d9f1 · ctx 1.2k/8.2k 15% · cached 1,180/1,211 (97.4%) · 62 tok/s" in terminal.text
     terminal.type("again\r")
     calls = sent(daemon, 2)
     assert calls[0]["head"] == {"branch": "main", "message": long("d9f1")}

@@ -24,6 +24,33 @@ def test_the_footer_is_the_line_of_the_manual() -> None:
     )
 
 
+WHERE, MODEL, CONTEXT = "main@d9f1", "smollm2-135m int4", "ctx 1.2k/8.2k 15%"
+CACHED, SAVED = "cached 1,180/1,211 (97.4%)", "cached 1,180/1,211 (97.4%) saved 0.5 s"
+FIRST, SPEED = "first token 41 ms", "62 tok/s"
+
+
+@pytest.mark.parametrize(
+    ("columns", "parts"),
+    [
+        (None, (WHERE, MODEL, CONTEXT, SAVED, FIRST, SPEED)),
+        (130, (WHERE, MODEL, CONTEXT, SAVED, FIRST, SPEED)),
+        (112, (WHERE, CONTEXT, SAVED, FIRST, SPEED)),
+        (95, (WHERE, CONTEXT, CACHED, FIRST, SPEED)),
+        (80, (WHERE, CONTEXT, CACHED, SPEED)),
+        (60, (WHERE, CACHED, SPEED)),
+        (40, (WHERE, CACHED)),
+        (20, ("main@d9f1", "cache...")),
+    ],
+)
+def test_the_footer_is_one_line_on_every_terminal(
+    columns: int | None, parts: tuple[str, ...]
+) -> None:
+    context = {"used": 1229, "limit": 8192}
+    line = footer.footer(ANSWER, context=context, saved_s=0.5, columns=columns)
+    assert line == " · ".join(parts)
+    assert columns is None or len(line) <= columns
+
+
 def test_what_was_not_measured_is_left_out_and_zero_is_shown() -> None:
     answer = {**ANSWER, "timing": {"first_token_s": None, "tokens_per_s": None}}
     answer["usage"] = usage(cached=0)

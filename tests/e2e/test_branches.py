@@ -64,7 +64,10 @@ def test_retry_k_times_makes_k_branches_with_names_and_ids_of_their_own(
     assert len(made) == 3
     for name, message in made.items():
         assert branches(terminal)[name] == message
-    assert answers["usage"]["output_tokens"] == 18
+    # a draw may end by itself before the limit
+    lengths = [a["usage"]["output_tokens"] for a in answers["branches"]]
+    assert all(1 <= n <= 6 for n in lengths)
+    assert answers["usage"]["output_tokens"] == sum(lengths)
     done = terminal("retry", "-N", "2", "--exact", "--temp", "1", "--max-tokens", "6")
     assert done.out.count("[1]") == done.out.count("[2]") == 1
     assert "moved on" not in done.err

@@ -47,6 +47,10 @@ class Pending:
     ids: list[int] = field(default_factory=list)
 
 
+End = tuple[str | None, str | None]  # a branch and a message
+Entry = tuple[str, End, End]  # of the log of HEAD: action, from, to
+
+
 @dataclass
 class Book:
     """A session: its branches, HEAD as (branch, message), and the log of HEAD."""
@@ -55,9 +59,7 @@ class Book:
     branches: dict[str, str | None]
     on: str | None = "main"
     bare: str | None = None
-    log: list[tuple[str, tuple[str | None, str | None], tuple[str | None, str | None]]] = field(
-        default_factory=list
-    )
+    log: list[Entry] = field(default_factory=list)
 
     @property
     def head(self) -> tuple[str | None, str | None]:
@@ -380,24 +382,18 @@ class StoreMachine(RuleBasedStateMachine):
 
     def redo_once(self, sid: str) -> None:
         book = self.books[sid]
-        redone = 0
-        entry = None
-        for candidate in reversed(book.log):
-            if candidate[0] == "redo":
-                redone += 1
-            elif candidate[0] != "undo":
-                break
-            elif redone:
-                redone -= 1
-            else:
-                entry = candidate
-                break
-        if entry is None or entry[2] != book.head:
+        undone: dict[End, list[Entry]] = {}  # by where an undo led
+        for entry in book.log:
+            if entry[0] == "undo":
+                undone.setdefault(entry[2], []).append(entry)
+            elif entry[0] == "redo" and undone.get(entry[1]):
+                undone[entry[1]].pop()
+        if not undone.get(book.head):
             with pytest.raises(NotFound):
                 self.store.redo(sid)
             return
         self.store.redo(sid)
-        self.go(book, "redo", entry[1][1])
+        self.go(book, "redo", undone[book.head][-1][1][1])
 
     @precondition(lambda self: self.books)
     @rule(n=pick, new=st.sampled_from(NAMES))
@@ -418,7 +414,7 @@ class StoreMachine(RuleBasedStateMachine):
             if pending.session == sid and pending.branch == old:
                 pending.branch = new
 
-        def renamed(end: tuple[str | None, str | None]) -> tuple[str | None, str | None]:
+        def renamed(end: End) -> End:
             return (new if end[0] == old else end[0], end[1])
 
         book.log = [(a, renamed(f), renamed(t)) for a, f, t in book.log]
