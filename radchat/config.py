@@ -19,7 +19,9 @@ from radchat.paths import Places
 FOREVER = float("inf")
 _UNITS = {"": 1, "b": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(?:([kmgt])(?:i?b)?|(tok)|b)?\s*", re.IGNORECASE)
+_NUMBER = re.compile(r"\d+(?:\.\d*)?")
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_LINE = re.compile(r"""\s*(?:\[{1,2}\s*)?(?:([\w-]+)|"([^"]*)"|'([^']*)')\s*[=.\]]""")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -48,10 +50,8 @@ def parse_duration(text: str) -> float:
     if text.startswith("-"):
         parse_duration(text[1:])
         return FOREVER
-    try:
+    if _NUMBER.fullmatch(text):
         return float(text)
-    except ValueError:
-        pass
     pieces = _DURATION.findall(text)
     if not pieces or "".join(number + unit for number, unit in pieces) != text:
         raise ValueError("want a duration like 30m, 1h30m, 3600 or -1 (for ever)")
@@ -71,10 +71,9 @@ def parse_level(text: str) -> str:
 
 
 def parse_count(text: str) -> int:
-    value = int(str(text))
-    if value < 1:
-        raise ValueError("want a number of 1 or more")
-    return value
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError("want a whole number of 1 or more")
+    return int(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +111,9 @@ class Config:
 
 
 def load(places: Places, env: Mapping[str, str] | None = None) -> Config:
-    """Read config.toml and the environment; raise ConfigInvalid that names the bad setting."""
+    """Read config.toml and the environment; raise ConfigInvalid that names the bad setting, what
+    was found, and the file and line or the variable that says so.
+    """
     env = os.environ if env is None else env
     table = _read_file(places)
     values: dict[str, Any] = {}
@@ -123,11 +124,38 @@ def load(places: Places, env: Mapping[str, str] | None = None) -> Config:
         if raw is None:
             values[setting.name] = None
             continue
-        try:
-            values[setting.name] = setting.parse(str(raw))
-        except ValueError as error:
-            raise ConfigInvalid(f"{setting.name} = {raw!r} (from {source}): {error}") from error
+        values[setting.name] = _parse(setting, raw, source, places)
     return Config(**values, sources=sources)
+
+
+def _parse(setting: Setting, raw: Any, source: str, places: Places) -> Any:
+    """The value of a setting; ConfigInvalid says the name, what was found, and where."""
+    try:
+        return setting.parse(_text(raw))
+    except ValueError as error:
+        is_file = source == str(places.config_file)
+        where = place_of(places, setting.name) if is_file else source
+        raise ConfigInvalid(f"{setting.name} = {raw!r} (from {where}): {error}") from error
+
+
+def _text(raw: Any) -> str:
+    if isinstance(raw, bool) or not isinstance(raw, str | int | float):
+        raise ValueError("want a text in quotes or a number")  # noqa: TRY004 - the file's
+    return str(raw)
+
+
+def place_of(places: Places, name: str) -> str:
+    """``FILE, line N``: where config.toml sets ``name``."""
+    path = places.config_file
+    lines = path.read_text(encoding="utf-8").splitlines()
+    found = [number for number, line in enumerate(lines, 1) if sets(line) == name]
+    return f"{path}, line {found[0]}" if found else str(path)
+
+
+def sets(line: str) -> str | None:
+    """The setting that a line of config.toml gives a value; None for a comment and all else."""
+    match = _LINE.match(line)
+    return match and (match[1] or match[2] or match[3])
 
 
 def _raw(
@@ -150,8 +178,8 @@ def _read_file(places: Places) -> dict[str, Any]:
         raise ConfigInvalid(f"{path}: {error}") from error
     unknown = set(table) - {setting.name for setting in SETTINGS}
     if unknown:
-        known = ", ".join(setting.name for setting in SETTINGS)
-        raise ConfigInvalid(f"{path}: unknown setting {min(unknown)!r} (known: {known})")
+        known, name = ", ".join(setting.name for setting in SETTINGS), min(unknown)
+        raise ConfigInvalid(f"{place_of(places, name)}: unknown setting {name!r} (known: {known})")
     return table
 
 

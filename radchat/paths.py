@@ -61,7 +61,8 @@ class Places:
     @property
     def config_file(self) -> Path:
         """RADCHAT_CONFIG may name the file itself or its folder."""
-        return self.config if self.config.suffix == ".toml" else self.config / "config.toml"
+        is_file = self.config.suffix == ".toml" or self.config.is_file()
+        return self.config if is_file else self.config / "config.toml"
 
     @property
     def database(self) -> Path:

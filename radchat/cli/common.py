@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from radchat.chat.text import clean, one_line
 from radchat.chat.width import table as table  # noqa: PLC0414 - for the commands
-from radchat.errors import InvalidInput, UsageError
+from radchat.errors import ConfigInvalid, InvalidInput, UsageError
 
 if TYPE_CHECKING:
     import typer
@@ -81,8 +81,14 @@ class Cli:
         if self._config is None:
             from radchat import config
 
+            if self.config_file and not self.places.config_file.exists():
+                raise ConfigInvalid(f"{self.places.config_file} is not there (--config)")
             self._config = config.load(self.places, self.env)
         return self._config
+
+    def forget_config(self) -> None:
+        """The file has changed: it is read again when it is asked for."""
+        self._config = None
 
     @property
     def client(self) -> Client:

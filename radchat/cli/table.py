@@ -42,7 +42,7 @@ COMMANDS = (
     Entry("cache", _CLI + "cache:cache_app", LOOK, "stats, ls, tree, evict, clear"),
     Entry("daemon", _CLI + "daemon:daemon_app", MACHINE, "start, stop, restart, status, logs"),
     Entry("doctor", _CLI + "doctor:doctor", MACHINE, "what is installed, set and running"),
-    Entry("config", _CLI + "config:config_app", MACHINE, "get, set, list, path"),
+    Entry("config", _CLI + "config:config_app", MACHINE, "get, set, unset, list, path"),
 )
 BY_NAME = {entry.name: entry for entry in COMMANDS}
 

@@ -44,12 +44,35 @@ def test_the_environment_wins_over_the_file(tmp_path: Path) -> None:
         ('keep_alive = "soon"\n', "keep_alive"),
         ('kv_device = "many"\n', "kv_device"),
         ("keep_alive = \n", "config.toml"),
+        ("keep_alive = true\n", "want a text in quotes or a number"),
+        (
+            "# one\n\n  kv_device = 'many'\n",
+            "'many' .from .*config.toml, line 3.: want",
+        ),
+        ("# one\nkep_alive = 1\n", "config.toml, line 2: unknown setting 'kep_alive'"),
+        ('# x\n"context_length" = "-4"\n', "line 2.: want a whole number of 1 or more"),
+        ("[server]\nport = 1\n", "line 1: unknown setting 'server'"),
     ],
 )
 def test_a_wrong_setting_is_named(tmp_path: Path, text: str, name: str) -> None:
     with pytest.raises(ConfigInvalid, match=name) as caught:
         config.load(write(tmp_path, text), {})
     assert caught.value.exit_code == 52
+
+
+@pytest.mark.parametrize("setting", config.SETTINGS, ids=lambda setting: setting.name)
+def test_each_setting_is_taken_from_environment_then_file_then_default(
+    tmp_path: Path, setting: config.Setting
+) -> None:
+    value = next(v for v in (setting.default, "512", "x") if v is not None)
+    at = places(tmp_path)
+    assert config.load(at, {}).sources[setting.name] == "default"
+    at = write(tmp_path, f'{setting.name} = "{value}"\n')
+    assert config.load(at, {}).sources[setting.name] == str(at.config_file)
+    if setting.variable:
+        found = config.load(at, {setting.variable: value})
+        assert found.sources[setting.name] == setting.variable
+        assert getattr(found, setting.name) == setting.parse(value)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +83,7 @@ def test_durations_follow_ollamas_grammar(text: str, seconds: float) -> None:
     assert config.parse_duration(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "m", "10x", "ten", "1h30"])
+@pytest.mark.parametrize("text", ["", "m", "10x", "ten", "1h30", "nan", "inf", "1e9"])
 def test_other_durations_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="duration"):
         config.parse_duration(text)
