@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,9 @@ from radchat.paths import Places
 REPOSITORY = Path(__file__).resolve().parents[1]
 # Where the real model was fetched to; read now, before any test moves the home.
 MODEL_HOME = os.environ.get("RADCHAT_HOME") or str(REPOSITORY / ".demo")
+
+# Ctrl+C is tested, and a shell that puts a whole run in the background has it ignored from then on.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
