@@ -57,8 +57,10 @@ class Opening:
         return not self._thread.is_alive()
 
     def show(self, text: str) -> None:
-        self.text = text
-        self._on_change()
+        """The same words again are no reason to paint."""
+        if text != self.text:
+            self.text = text
+            self._on_change()
 
     def _run(self) -> None:
         try:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from radchat.config import Config
-from radchat.daemon.lifecycle import boot_time
+from radchat.daemon.lifecycle import awake_time
 from radchat.daemon.worker import Worker
 from radchat.errors import Busy, ModelBroken, RadchatError
 from radchat.models import registry
@@ -64,7 +64,14 @@ class Loaded:
 
 
 class Engines:
-    def __init__(self, places: Places, config: Config, worker: Worker) -> None:
+    def __init__(
+        self,
+        places: Places,
+        config: Config,
+        worker: Worker,
+        clock: Callable[[], float] = awake_time,
+    ) -> None:
+        self._clock = clock
         self._places = places
         self._config = config
         self._worker = worker
@@ -97,7 +104,7 @@ class Engines:
 
     def _release(self, loaded: Loaded) -> None:
         loaded.users -= 1
-        loaded.last_used = boot_time()
+        loaded.last_used = self._clock()
         self._released.set()
 
     async def _acquire(self, entry: ModelEntry, dtype: str, say: Say) -> Loaded:
@@ -138,7 +145,7 @@ class Engines:
                 loaded = self.loaded
                 assert loaded is not None
                 loaded.users += 1
-                loaded.last_used = boot_time()
+                loaded.last_used = self._clock()
                 return loaded
         finally:
             self._asking -= 1
@@ -244,9 +251,9 @@ class Engines:
             return True
 
     async def unload_if_idle(self) -> None:
-        """Keep-alive, looked at every second; on boot time, which no clock change moves."""
+        """Keep-alive, looked at every second."""
         loaded = self.loaded
         if loaded is None or loaded.users or self._asking:
             return
-        if boot_time() - loaded.last_used >= self._config.keep_alive:
+        if self._clock() - loaded.last_used >= self._config.keep_alive:
             await self.unload()

@@ -37,10 +37,13 @@ STOPPING = "the daemon is stopping"  # with data {"stopping": true}: nothing was
 PROBE_PATIENCE = 0.3  # seconds; a client that asks "is it held?" holds it for microseconds
 
 
-def boot_time() -> float:
-    """Seconds since boot, sleep included: an idle laptop ages, a running answer is not hurried."""
-    clock = getattr(time, "CLOCK_BOOTTIME", None)
-    return time.monotonic() if clock is None else time.clock_gettime(clock)
+def awake_time() -> float:
+    """Seconds that the machine was awake since it booted; no setting of a clock moves it.
+
+    What is idle or kept ages on it alone, so that a laptop opened in the morning still has the
+    model and the cache it was closed with (docs/adr/0011-time-awake.md).
+    """
+    return time.monotonic()  # Linux and macOS stop it while they sleep
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ def serve(
     *,
     foreground: bool = True,
     service_factory: ServiceFactory | None = None,
-    clock: Callable[[], float] = lifecycle.boot_time,
+    clock: Callable[[], float] = lifecycle.awake_time,
 ) -> int:
     """Run the daemon of this home until it ends; the exit code. In the main thread.
 

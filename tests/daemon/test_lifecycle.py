@@ -24,8 +24,8 @@ from radchat.client import Client, stop_daemon
 from radchat.daemon.lifecycle import (
     DaemonInfo,
     Lock,
+    awake_time,
     bind,
-    boot_time,
     is_held,
     log_tail,
     read_info,
@@ -92,10 +92,13 @@ def test_a_lock_file_of_other_content_is_read_as_nothing(home: Home, text: str) 
     assert read_info(home.places.lock) is None
 
 
-def test_time_since_boot_does_not_stop() -> None:
-    before = boot_time()
+def test_the_time_awake_goes_on_and_counts_no_sleep() -> None:
+    before = awake_time()
     time.sleep(0.01)
-    assert boot_time() > before
+    assert awake_time() > before
+    boot = getattr(time, "CLOCK_BOOTTIME", None)
+    if boot is not None:  # the same less what the machine has slept
+        assert awake_time() <= time.clock_gettime(boot) + 1e-3
 
 
 # -- the socket ------------------------------------------------------------------------------------

@@ -1,0 +1,183 @@
+"""The real daemon, told by files of a test when to die and what time it is.
+
+``python -P hooked_daemon.py FOLDER``. FOLDER/die holds ``MOMENT N``: at the N-th such moment the
+process gets SIGKILL, there and then. FOLDER/clocks holds JSON ``{"awake": S, "wall": S}``: seconds
+that those clocks are off.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from radchat import config
+from radchat.config import Config
+from radchat.daemon import lifecycle
+from radchat.daemon.desk import Desk, EphemeralStore
+from radchat.daemon.engines import Engines
+from radchat.daemon.main import serve
+from radchat.daemon.service import Service
+from radchat.daemon.worker import Worker
+from radchat.engine.request import Event, Progress, Started, Tokens
+from radchat.errors import RadchatError
+from radchat.paths import Places, private_folder
+from radchat_sessions.messages import Ended
+from radchat_sessions.running import AppendFile
+from radchat_sessions.store import IN_MEMORY, Store
+
+MOMENTS = {
+    "load": ("reading weights", "making the engine"),
+    "prefill": ("prefill step",),
+    "decode": ("before ids", "between ids and words", "after words"),
+    "commit": ("begin", "begun", "finish", "in the transaction", "committed", "finished"),
+}
+
+
+class Hooks:
+    def __init__(self, folder: Path) -> None:
+        self._die, self._clocks = folder / "die", folder / "clocks"
+        self._armed: str | None = None
+        self._left = 0
+
+    def reach(self, moment: str) -> None:
+        """Die here, if this is the moment."""
+        try:
+            told = self._die.read_text()
+        except FileNotFoundError:
+            return
+        if told != self._armed:
+            self._armed, self._left = told, int(told.rpartition(" ")[2])
+        if told.rpartition(" ")[0] == moment:
+            self._left -= 1
+            if self._left == 0:
+                self._die.unlink()
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    def clock(self, name: str, true: Callable[[], float]) -> Callable[[], float]:
+        def told() -> float:
+            with contextlib.suppress(FileNotFoundError):
+                return true() + float(json.loads(self._clocks.read_text()).get(name, 0.0))
+            return true()
+
+        return told
+
+
+def hooked(hooks: Hooks) -> Callable[[Places, Config], Service]:
+    """A maker of services whose every moment is told to the hooks."""
+
+    class HookedFile(AppendFile):
+        def __init__(self, path: Path) -> None:
+            super().__init__(path)
+            self._holds_words = path.suffix == ".text"
+
+        def write(self, data: bytes) -> int:
+            if self._holds_words:
+                hooks.reach("between ids and words")
+            return super().write(data)
+
+        def close(self) -> None:
+            hooks.reach("committed")  # the files go when their message is in the database
+            super().close()
+
+    class HookedStore(Store):
+        def begin(self, *args: Any, **named: Any) -> Any:
+            hooks.reach("begin")
+            begun = super().begin(*args, **named)
+            hooks.reach("begun")
+            return begun
+
+        def append_ids(self, *args: Any, **named: Any) -> None:
+            hooks.reach("before ids")
+            super().append_ids(*args, **named)
+            hooks.reach("after words")
+
+        def finish(self, *args: Any, **named: Any) -> Ended:
+            hooks.reach("finish")
+            ended = super().finish(*args, **named)
+            hooks.reach("finished")
+            return ended
+
+        def _branch_to_answer(self, *args: Any) -> Any:
+            placed = super()._branch_to_answer(*args)
+            hooks.reach("in the transaction")
+            return placed
+
+    class HookedDesk(Desk):
+        async def open(self) -> None:
+            def opening() -> None:
+                private_folder(self._places.data)
+                private_folder(self._places.running)
+                self.stored = HookedStore.open(
+                    self._places.database,
+                    running_dir=self._places.running,
+                    clock=hooks.clock("wall", time.time),
+                    open_file=HookedFile,
+                )
+                self.ephemeral = EphemeralStore.open(IN_MEMORY)
+                self.ephemeral.beside = self.stored
+
+            await self.run(opening)
+
+    class HookedWorker(Worker):
+        def _deliver(self, events: list[Event]) -> None:
+            reads = any(isinstance(event, (Started, Progress)) for event in events)
+            if reads and not any(isinstance(event, Tokens) for event in events):
+                hooks.reach("prefill step")
+            super()._deliver(events)
+
+    class HookedEngines(Engines):
+        @property
+        def share_loaded(self) -> float:
+            return self._share
+
+        @share_loaded.setter
+        def share_loaded(self, share: float) -> None:
+            self._share = share
+            if self.loading is not None and share:
+                hooks.reach("reading weights")
+
+        def _build_engine(self, *args: Any) -> Any:
+            hooks.reach("making the engine")
+            return super()._build_engine(*args)
+
+    class HookedService(Service):
+        def __init__(self, places: Places, settings: Config) -> None:
+            super().__init__(places, settings)
+            awake = hooks.clock("awake", lifecycle.awake_time)
+            self._desk = HookedDesk(places)
+            self._worker = HookedWorker(_ended)
+            self._engines = HookedEngines(places, settings, self._worker, awake)
+
+    return HookedService
+
+
+def _ended(error: BaseException) -> None:
+    os._exit(70)
+
+
+def main(folder: str) -> int:
+    hooks = Hooks(Path(folder))
+    places = Places.from_env()
+    started_by_client = lifecycle.READY_FD in os.environ
+    try:
+        return serve(
+            places,
+            config.load(places),
+            foreground=not started_by_client,
+            service_factory=hooked(hooks),
+            clock=hooks.clock("awake", lifecycle.awake_time),
+        )
+    except RadchatError as error:
+        print(f"error: {error.message}", file=sys.stderr)
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
