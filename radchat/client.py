@@ -24,6 +24,7 @@ from radchat.daemon.lifecycle import (
     Lock,
     Spawned,
     is_held,
+    is_suspended,
     read_info,
     spawn,
 )
@@ -283,6 +284,8 @@ class Client:
         """What to tell a user whose daemon lives and says nothing."""
         info = read_info(self.places.lock)
         who = "the daemon" if info is None else f"the daemon (pid {info.pid})"
+        if info is not None and is_suspended(info.pid):
+            return f"{who} is suspended: kill -CONT {info.pid} wakes it"
         return f"{who} holds its lock but doesn't answer: radchat daemon stop --force"
 
     # -- handshake ---------------------------------------------------------------------------------

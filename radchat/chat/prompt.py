@@ -64,6 +64,8 @@ class Prompt:
             input=input,
             output=output,
         )
+        # SIGWINCH tells of a resized window; to ask twice a second besides would keep us awake
+        self._session.app.terminal_size_polling_interval = None
 
     def read(self, mark: str, default: str = "") -> str:
         """One message, as typed. Raises EOFError (Ctrl+D), KeyboardInterrupt (Ctrl+C)."""

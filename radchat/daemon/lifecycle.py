@@ -143,6 +143,15 @@ def _pid_of(places: Places) -> str:
     return "that is just starting" if info is None else f"(pid {info.pid})"
 
 
+def is_suspended(pid: int) -> bool:
+    """By SIGSTOP or a debugger. False where the system has no /proc to ask."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return False
+    return text.rpartition(")")[2].split()[0] in ("T", "t")
+
+
 # -- the socket ------------------------------------------------------------------------------------
 
 

@@ -22,7 +22,7 @@ from tests.e2e.hooked_daemon import MOMENTS
 
 HOOKED = Path(__file__).with_name("hooked_daemon.py")
 OPTIONS = {"temperature": 0, "max_tokens": 24}
-LONG = "word " * 250  # read in three steps, by each next daemon anew
+LONG = "word " * 400  # read in four steps, by each next daemon anew
 
 
 def places_to_die(phase: str, times: int) -> list[str]:
