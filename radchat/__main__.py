@@ -47,6 +47,10 @@ def _run(argv: list[str]) -> int:
             from radchat.paths import Places
 
             return start(Places.from_env())
+        if argv[:1] == ["__complete"]:  # a shell's Tab (cli/completion.py)
+            from radchat.cli.completion import complete
+
+            return complete(argv[1:])
         line = words.parse(argv)
         if line.command == "version":
             return _version(json=json)

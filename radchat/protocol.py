@@ -29,6 +29,7 @@ METHODS = (
     CONTROL
     | STREAMS
     | {"defaults", "tree", "log", "fork", "switch", "undo", "redo", "models.unload", "models.ps"}
+    | {"refs"}
     | {"sessions.list", "sessions.show", "sessions.rename", "sessions.rm"}
     | {"sessions.use", "sessions.open"}
     | {"branch.list", "branch.create", "branch.rename", "branch.delete", "branch.label"}

@@ -42,6 +42,7 @@ COMMANDS = (
     Entry("cache", _CLI + "cache:cache_app", LOOK, "stats, ls, tree, evict, clear"),
     Entry("daemon", _CLI + "daemon:daemon_app", MACHINE, "start, stop, restart, status, logs"),
     Entry("doctor", _CLI + "doctor:doctor", MACHINE, "what is installed, set and running"),
+    Entry("completion", _CLI + "completion:completion", MACHINE, "Tab completion for bash, zsh"),
     Entry("config", _CLI + "config:config_app", MACHINE, "get, set, unset, list, path"),
 )
 BY_NAME = {entry.name: entry for entry in COMMANDS}
@@ -77,7 +78,7 @@ def help_text() -> str:
     ]
     for section in (FIRST_DAY, BRANCHES, LOOK, MACHINE):
         lines += ["", f"{section}:"]
-        lines += [f"  {e.name:<10}{e.help}" for e in COMMANDS if e.section == section]
+        lines += [f"  {e.name:<11}{e.help}" for e in COMMANDS if e.section == section]
     lines += ["", "Also: " + ", ".join(f"{a} = {' '.join(words)}" for a, words in ALIASES.items())]
     lines += ["", "Options, before or after the command:"]
     lines += [f"  {names:<28}{text}" for names, text in GLOBAL_OPTIONS]

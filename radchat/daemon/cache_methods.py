@@ -12,14 +12,14 @@ from radchat.daemon.arguments import ChatHead
 from radchat.daemon.base import at_least
 from radchat.daemon.engines import Loaded
 from radchat.daemon.held import Held, Snapshot, held_of, owners
-from radchat.daemon.tree_methods import TreeMethods
+from radchat.daemon.ref_methods import RefMethods
 from radchat.errors import UsageError
 from radchat.protocol import Where
 
 SHOWN_TOKENS = 24  # of a node's words
 
 
-class CacheMethods(TreeMethods):
+class CacheMethods(RefMethods):
     async def cache_stats(self) -> dict[str, Any]:
         loaded = self._engines.loaded
         return {
