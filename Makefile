@@ -7,7 +7,7 @@ PY    ?= python3
 export RADCHAT_HOME ?= $(CURDIR)/.demo
 
 .DEFAULT_GOAL := help
-.PHONY: help setup model demo chat check test test-slow bench size
+.PHONY: help setup model demo chat check test test-slow bench docs size
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -42,6 +42,9 @@ test-slow: model  ## the long runs
 
 bench: model  ## what is measured, one script a question
 	for b in benchmarks/radix.py benchmarks/engine.py; do $(BIN)/python $$b || exit 1; done
+
+docs: setup  ## the command reference of docs/cli.md, from the commands themselves
+	$(BIN)/python docs/generate.py
 
 size:  ## lines of code by package
 	@for d in radchat kernels sessions tests; do printf '%-10s' $$d; git ls-files $$d | grep '\.py$$' | xargs cat | wc -l; done

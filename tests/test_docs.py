@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
+import itertools
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
+
+from radchat.cli.common import Cli
 
 ROOT = Path(__file__).parents[1]
 NAMED = re.compile(r"`((?:radchat|kernels|sessions)/[\w/]+\.py)(?::([\w.]+))?`")
@@ -60,6 +66,61 @@ def test_every_command_of_the_readme_has_a_help_page(words: list[str]) -> None:
     from radchat.cli.table import BY_NAME
 
     assert words[0] in BY_NAME, f"README names `radchat {words[0]}`"
+
+
+def generator() -> Any:
+    spec = importlib.util.spec_from_file_location("docs_generate", ROOT / "docs" / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def every_command() -> dict[str, Any]:
+    from radchat.cli.complete import subcommands
+    from radchat.cli.table import BY_NAME
+
+    return {name: command for entry in BY_NAME for name, command in subcommands(entry)}
+
+
+def test_the_manual_has_every_command_as_it_is_now() -> None:
+    page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    made = generator().page(page)
+    assert page == made, "docs/cli.md is out of date: make docs"
+    for name, command in every_command().items():
+        assert command.hidden or f"\n#### radchat {name}\n" in page
+
+
+def test_every_command_has_an_example_and_each_example_can_be_typed() -> None:
+    """Read as a shell and then the command itself would; nothing is run."""
+    from radchat.cli.app import assemble
+    from radchat.cli.argv import parse
+    from radchat.cli.table import BY_NAME
+
+    module = generator()
+    examples = module.examples_of()
+    for name, command in every_command().items():
+        assert command.hidden or examples.get(name), f"docs/examples.txt has no `radchat {name}`"
+    assert set(examples) <= set(every_command())
+    for line in itertools.chain(*examples.values()):
+        read = parse(module.words_of(line))
+        command: Any = typer.main.get_command(assemble([BY_NAME[read.command]]))
+        context = command.make_context("radchat", list(read.argv), obj=Cli())
+        sub, _, rest = command.resolve_command(context, context._protected_args + context.args)
+        inner = command.commands[sub].make_context(sub, rest, parent=context)
+        if hasattr(inner.command, "commands"):
+            name, each, rest = inner.command.resolve_command(
+                inner, inner._protected_args + inner.args
+            )
+            each.make_context(name, rest, parent=inner)
+
+
+def test_every_option_says_what_it_does() -> None:
+    for name, command in every_command().items():
+        assert command.help, name
+        for option in command.params:
+            assert option.param_type_name == "argument" or option.help, f"{name} {option.opts}"
 
 
 def test_every_setting_and_exit_code_is_in_the_manual() -> None:

@@ -33,7 +33,12 @@ def ask(
         str | None, typer.Option("--new-session", metavar="[NAME]", help="name the new session")
     ] = None,
     output_format: Annotated[
-        str | None, typer.Option("--output-format", metavar="text|json|stream-json")
+        str | None,
+        typer.Option(
+            "--output-format",
+            metavar="text|json|stream-json",
+            help="json as --json; or a line an event",
+        ),
     ] = None,
     no_stream: Annotated[bool, typer.Option("--no-stream", help="print it when whole")] = False,
     stdin_timeout: Annotated[

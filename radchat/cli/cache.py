@@ -32,7 +32,9 @@ def stats(ctx: typer.Context) -> None:
 def ls(
     ctx: typer.Context,
     lru: Annotated[bool, typer.Option("--lru", help="in the order in which they would go")] = False,
-    by: Annotated[str | None, typer.Option("--by", metavar="lru|size")] = None,
+    by: Annotated[
+        str | None, typer.Option("--by", metavar="lru|size", help="in which order")
+    ] = None,
 ) -> None:
     """What is kept, as a flat list in eviction order."""
     cli = common.of(ctx)

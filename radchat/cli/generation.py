@@ -24,7 +24,9 @@ from radchat.errors import InvalidInput, UsageError
 class Generation:
     """How an answer is made. None = what the model, the session or the daemon has in force."""
 
-    model: Annotated[str | None, typer.Option("-m", "--model", metavar="MODEL")] = None
+    model: Annotated[
+        str | None, typer.Option("-m", "--model", metavar="MODEL", help="which model answers")
+    ] = None
     system: Annotated[
         str | None, typer.Option("-s", "--system", metavar="SYS", help="system prompt")
     ] = None
@@ -36,18 +38,28 @@ class Generation:
         list[str] | None, typer.Option("-o", "--option", metavar="k=v", help="any setting (repeat)")
     ] = None
     temp: Annotated[float | None, typer.Option("--temp", help="temperature; 0 = exact")] = None
-    top_p: Annotated[float | None, typer.Option("--top-p")] = None
-    top_k: Annotated[int | None, typer.Option("--top-k")] = None
-    min_p: Annotated[float | None, typer.Option("--min-p")] = None
-    seed: Annotated[int | None, typer.Option("--seed")] = None
-    max_tokens: Annotated[int | None, typer.Option("--max-tokens")] = None
+    top_p: Annotated[
+        float | None, typer.Option("--top-p", help="only the likeliest, up to this share")
+    ] = None
+    top_k: Annotated[int | None, typer.Option("--top-k", help="only the K likeliest tokens")] = None
+    min_p: Annotated[
+        float | None, typer.Option("--min-p", help="none less likely than this share of the best")
+    ] = None
+    seed: Annotated[
+        int | None, typer.Option("--seed", help="the same seed draws the same; else a fresh one")
+    ] = None
+    max_tokens: Annotated[
+        int | None, typer.Option("--max-tokens", help="at most so long an answer")
+    ] = None
     stop: Annotated[
         list[str] | None, typer.Option("--stop", metavar="TEXT", help="end before it (repeat)")
     ] = None
     context: Annotated[
         int | None, typer.Option("--ctx", metavar="N", help="context, in tokens")
     ] = None
-    dtype: Annotated[str | None, typer.Option("--dtype", metavar="auto|fp32|bf16")] = None
+    dtype: Annotated[
+        str | None, typer.Option("--dtype", metavar="auto|fp32|bf16", help="of weights and KV")
+    ] = None
     exact: Annotated[bool, typer.Option("--exact", help="fp32, same answer whatever is cached")] = (
         False
     )

@@ -12,6 +12,7 @@ FIRST_DAY = "Start here"
 BRANCHES = "Go back, go on"
 LOOK = "Sessions and cache"
 MACHINE = "Models, daemon, set-up"
+SECTIONS = (FIRST_DAY, BRANCHES, LOOK, MACHINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ def help_text() -> str:
         "       radchat -p [PROMPT...]               answer once (as radchat ask)",
         "       radchat COMMAND ...                  its options: radchat COMMAND --help",
     ]
-    for section in (FIRST_DAY, BRANCHES, LOOK, MACHINE):
+    for section in SECTIONS:
         lines += ["", f"{section}:"]
         lines += [f"  {e.name:<11}{e.help}" for e in COMMANDS if e.section == section]
     lines += ["", "Also: " + ", ".join(f"{a} = {' '.join(words)}" for a, words in ALIASES.items())]

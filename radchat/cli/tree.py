@@ -25,8 +25,12 @@ def tree(
         bool, typer.Option("--show-cache", help="where each message's KV is")
     ] = False,
     lru: Annotated[bool, typer.Option("--lru", help="the order in which KV would go")] = False,
-    filter_: Annotated[str, typer.Option("--filter", metavar="|".join(FILTERS))] = "default",
-    depth: Annotated[int | None, typer.Option("--depth", metavar="N", min=1)] = None,
+    filter_: Annotated[
+        str, typer.Option("--filter", metavar="|".join(FILTERS), help="which messages")
+    ] = "default",
+    depth: Annotated[
+        int | None, typer.Option("--depth", metavar="N", min=1, help="the first N levels")
+    ] = None,
     ids: Annotated[bool, typer.Option("--ids", help="whole message ids")] = False,
 ) -> None:
     """The session as a tree of messages. Never loads a model."""
