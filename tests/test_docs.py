@@ -100,8 +100,8 @@ def test_every_command_has_an_example_and_each_example_can_be_typed() -> None:
 
     module = generator()
     examples = module.examples_of()
-    for name, command in every_command().items():
-        assert command.hidden or examples.get(name), f"docs/examples.txt has no `radchat {name}`"
+    for name, known in every_command().items():
+        assert known.hidden or examples.get(name), f"docs/examples.txt has no `radchat {name}`"
     assert set(examples) <= set(every_command())
     for line in itertools.chain(*examples.values()):
         read = parse(module.words_of(line))
