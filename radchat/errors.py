@@ -64,14 +64,20 @@ class ContextOverflow(RadchatError):
     http_status = 400
 
 
-def context_overflow(prompt_tokens: int, limit: int, *, at_least: bool = False) -> ContextOverflow:
+WAYS_OUT = "/compact in chat, fork from an earlier turn, or begin a new session"
+
+
+def context_overflow(
+    prompt_tokens: int, limit: int, *, at_least: bool = False, most: int | None = None
+) -> ContextOverflow:
     """For a prompt that leaves no room for an answer; told with both numbers. ``at_least``: it was
-    not tokenized to the end.
+    not tokenized to the end. ``most``: the context could be so large.
     """
     least = "at least " if at_least else ""
+    larger = f" (or --ctx, up to {most:,})" if most is not None and most > limit else ""
     return ContextOverflow(
         f"the prompt has {least}{prompt_tokens:,} tokens and the context holds {limit:,}, the "
-        "answer included: fork from an earlier turn, or begin a new session",
+        f"answer included; the ways out: {WAYS_OUT}{larger}",
         prompt_tokens=prompt_tokens,
         limit=limit,
         **({"at_least": True} if at_least else {}),

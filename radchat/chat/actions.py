@@ -199,9 +199,13 @@ def _log(chat: Chat, rest: str) -> None:  # noqa: ARG001
 
 
 def _think(chat: Chat, rest: str) -> None:
+    if rest in ("hide", "show"):
+        chat.hides_thoughts = rest == "hide"
+        chat.host.note(f"thinking is {'hidden' if chat.hides_thoughts else 'shown'}")
+        return
     level = rest or ("off" if chat.arguments.get("think", "off") != "off" else "on")
     if level not in THINK_LEVELS:
-        raise UsageError(f"/think {level}: want {', '.join(THINK_LEVELS)}")
+        raise UsageError(f"/think {level}: want {', '.join((*THINK_LEVELS, 'show', 'hide'))}")
     chat.arguments["think"] = level
     chat.host.note(f"think {level}")
 

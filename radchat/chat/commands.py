@@ -35,7 +35,7 @@ SLASHES = (
     Slash("switch", "REF | -", "go to a branch or message", ("checkout",)),
     Slash("tree", "[cache]", "the session as a tree; cache: where KV is"),
     Slash("log", "", "the conversation up to here"),
-    Slash("think", "[off|low|medium|high]", "the model's own reasoning"),
+    Slash("think", "[off|low|high|hide]", "the model's own reasoning: how much, shown or not"),
     Slash("cache", "", "what is kept of what was computed"),
     Slash("context", "", "how full the context is"),
     Slash("sessions", "", "list the sessions", ("resume",)),

@@ -117,6 +117,7 @@ def footer(
     usage = answer.get("usage") or {}
     timing = answer.get("timing") or {}
     model = " ".join(str(answer[key]) for key in ("model", "dtype") if answer.get(key))
+    thought = usage.get("reasoning_tokens")
     first, speed = timing.get("first_token_s"), timing.get("tokens_per_s")
     parts = {
         "place": place(answer.get("branch"), answer.get("message"), answer.get("short")),
@@ -124,11 +125,12 @@ def footer(
         "context": _context(context),
         "cached": _cached(usage, saved_s),
         "first token": "" if first is None else f"first token {latency(first)}",
+        "thought": f"thought {count(thought)} tokens" if thought else "",
         "speed": "" if speed is None else rate(speed),
     }
     line = SEPARATOR.join(part for part in parts.values() if part)
     shorter = {"model": "", "cached": _cached(usage, None)}
-    for name in ("model", "cached", "first token", "context", "speed"):
+    for name in ("model", "cached", "first token", "context", "thought", "speed"):
         if columns is None or width(line) <= columns:
             return line
         parts[name] = shorter.get(name, "")

@@ -57,6 +57,7 @@ class Chat:
         self.context: dict[str, Any] = {}  # how full it was after the last answer
         self._unsure: Answer | None = None  # cut off; the daemon may still be writing it down
         self.is_over = False
+        self.hides_thoughts = False
         self._standing: set[str] = set()  # notices told already
         self.has_talked = False
         self._made: set[str] = set()  # sessions of this chat's in which nothing was said yet
@@ -331,7 +332,7 @@ class Chat:
             err=sys.stderr,
             note=self.host.note,
             status=self.host.status,
-            shows_reasoning=not self.host.quiet,
+            shows_reasoning=not (self.host.quiet or self.hides_thoughts),
             shows_footer=not self.host.quiet,
             paints=self.host.paints(sys.stderr),
             columns=self.host.error_columns,

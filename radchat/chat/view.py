@@ -26,6 +26,7 @@ class Answer:
     init: dict[str, Any] = field(default_factory=dict)
     messages: list[dict[str, Any]] = field(default_factory=list)
     done: dict[str, Any] = field(default_factory=dict)
+    warnings: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def branches(self) -> list[dict[str, Any]]:
@@ -92,6 +93,7 @@ class View:
 
     def _on_notice(self, data: dict[str, Any]) -> None:
         text = str(data.get("text", ""))
+        self.answer.warnings.append(data)
         if data.get("code") in STANDING:
             if text in self.standing:
                 return
@@ -145,11 +147,14 @@ class View:
     def _on_done(self, data: dict[str, Any]) -> None:
         self.answer.done = data
         self.finish()
+        context = data.get("context") or {}
+        is_full = bool(context.get("limit")) and context["used"] >= context["limit"]
         for branch in self.answer.branches:
             if branch.get("finish_reason") == "length":
                 tokens = (branch.get("usage") or {}).get("output_tokens")
                 after = f" after {count(tokens)} tokens" if tokens is not None else ""
-                self.note(f"cut off{after}: {self.continues} goes on with it")
+                on = "the context is full" if is_full else f"{self.continues} goes on with it"
+                self.note(f"cut off{after}: {on}")
         if self.shows_footer and self.answer.branches:
             self._write_footer(data)
 

@@ -58,7 +58,7 @@ def talk(
         status=cli.status,
         streams=streams,
         shows_text=form == "text",
-        shows_reasoning=form == "text" and not cli.quiet,
+        shows_reasoning=form == "text" and is_terminal(sys.stderr) and not cli.quiet,
         shows_footer=form == "text" and is_terminal(sys.stderr) and not cli.quiet,
         paints=cli.paints(sys.stderr),
         columns=cli.error_columns,
@@ -73,7 +73,8 @@ def talk(
     if form == "text":
         cli.moved(answer.done, was)
     if form == "json":
-        cli.data(answer.branches[0] if one and answer.branches else answer.done)
+        whole = answer.branches[0] if one and answer.branches else answer.done
+        cli.data({**whole, "warnings": answer.warnings})
     return answer
 
 

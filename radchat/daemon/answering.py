@@ -13,21 +13,26 @@ import time
 from array import array
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from radchat.daemon import options, turns
 from radchat.daemon.arguments import Generate
 from radchat.daemon.desk import Desk
 from radchat.daemon.engines import Engines, Loaded
 from radchat.daemon.finding import find_place, find_session, located
+from radchat.daemon.fullness import Filled, crossing
 from radchat.daemon.listening import Asked, Listening
 from radchat.daemon.worker import Worker
 from radchat.engine.request import Request
-from radchat.errors import context_overflow
+from radchat.errors import ContextOverflow, context_overflow
 from radchat.models.registry import ModelEntry
 from radchat.protocol import Event
 from radchat_sessions.messages import Begun, NewAnswer
 from radchat_sessions.names import auto_name, free_name
 from radchat_sessions.store import Store
+
+if TYPE_CHECKING:
+    from radchat.engine.engine import Engine
 
 log = logging.getLogger(__name__)
 
@@ -124,7 +129,12 @@ class Answer:
             plan = turns.plan_turn(self._store, place, self.ask)
             return turns.prepare(self._store, plan, loaded, switches, limit)
 
-        return self._asked(await self._desk.run(work), loaded)
+        try:
+            return self._asked(await self._desk.run(work), loaded)
+        except ContextOverflow as error:
+            if "prompt_tokens" not in error.data or loaded.context_length <= limit:
+                raise
+            raise context_overflow(**error.data, most=loaded.context_length) from error
 
     def _forget(self) -> None:
         """A command that says nothing in the session it made leaves none behind."""
@@ -162,12 +172,11 @@ class Answer:
             return engine.probe(request.ids)
 
         again, why = _computed_again(asked, await self._worker.call(check))
-        if again <= WORTH_SAYING:
-            return
-        speed = engine.prefill_tokens_per_s
-        about = f", about {again / speed:.1f} s" if speed else ""
-        text = f"this recomputes {again:,} tokens{about}: {why}"
-        self._say(Event("notice", {"text": text, "code": "recompute", "tokens": again}))
+        if again > WORTH_SAYING:
+            text = f"this recomputes {again:,} tokens{about_s(again, engine)}: {why}"
+            self._say(Event("notice", {"text": text, "code": "recompute", "tokens": again}))
+        for event in crossing(asked.prepared.before, Filled(len(request.ids), asked.limit)):
+            self._say(event)
 
     # -- the beginning -------------------------------------------------------------------------
 
@@ -221,6 +230,12 @@ class Answer:
             folder=where["folder"],
             only_terminal=self.ask.only_terminal,
         )
+
+
+def about_s(num_tokens: int, engine: Engine) -> str:
+    """How long a prompt of so many takes; nothing before the speed was measured."""
+    speed = engine.prefill_tokens_per_s
+    return f", about {num_tokens / speed:.1f} s" if speed else ""
 
 
 def _computed_again(asked: Asked, cached: int) -> tuple[int, str]:

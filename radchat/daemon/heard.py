@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from radchat.daemon.options import usage_json
 from radchat.engine.request import Finished, FinishReason, Ids, TokenLogprob, Tokens
 from radchat.errors import RadchatError
 from radchat_sessions.messages import BegunAnswer, Part, reasoning_part, text_part
@@ -30,8 +31,10 @@ class Heard:
     ended_at: float | None = None
     finished: Finished | None = None  # what the engine said at its end
     error: str | None = None
+    num_thought: int = 0  # ids spent on reasoning, its marks included
     is_away: bool = False  # in the store, or known to be nothing
     body: dict[str, Any] = field(default_factory=dict)  # as it was told
+    _num_unsure: int = 0  # ids of what may become the opening mark
 
     @property
     def id(self) -> str:
@@ -48,7 +51,14 @@ class Heard:
         self.last_at = now
         self.ids.extend(event.ids)
         self.logprobs.extend(event.logprobs)
-        return self.hear(event.text)
+        was_closed = self.splitter.is_closed
+        words = self.hear(event.text)
+        self._num_unsure += len(event.ids)
+        if self.splitter.is_thinking or self.splitter.is_closed > was_closed:
+            self.num_thought += self._num_unsure
+        if not self.splitter.is_unsure:
+            self._num_unsure = 0
+        return words
 
     def hear(self, text: str) -> tuple[str, str]:
         reasoning, content = self.splitter.push(text)
@@ -77,6 +87,14 @@ class Heard:
     def parts(self) -> list[Part]:
         thought = [reasoning_part(self.reasoning)] if self.reasoning else []
         return [*thought, text_part(self.text)]
+
+    @property
+    def counts(self) -> tuple[dict[str, int] | None, dict[str, int] | None]:
+        """Usage and tiers as they are told; None before the engine has said them."""
+        if self.finished is None:
+            return None, None
+        usage, tiers = usage_json(self.finished.usage)
+        return {**usage, "reasoning_tokens": self.num_thought}, tiers
 
     def timing(self, asked_at: float) -> dict[str, float | None]:
         """Seconds since the command came in, and tokens a second after the first."""

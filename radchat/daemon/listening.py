@@ -18,6 +18,7 @@ from typing import Any
 from radchat.daemon import options, turns
 from radchat.daemon.desk import Desk
 from radchat.daemon.engines import Loaded
+from radchat.daemon.fullness import Filled, crossing
 from radchat.daemon.heard import Heard
 from radchat.daemon.worker import Worker
 from radchat.engine import request as engine
@@ -236,7 +237,11 @@ class Listening:
         if self._error is not None:
             raise self._error
         self._raise_failure()
-        self._say(Event("done", await self._done()))
+        done = await self._done()
+        now = Filled(**done["context"])
+        for event in crossing(Filled(len(self._asked.request.ids), now.limit), now):
+            self._say(event)
+        self._say(Event("done", done))
 
     def _raise_failure(self) -> None:
         for choice in self._choices:
@@ -282,10 +287,9 @@ class Listening:
                 self._store.abandon(choice.id)
             self._take_back_branch(choice)
             return None
-        usage = None
-        if choice.finished is not None:
-            counts, cache = options.usage_json(choice.finished.usage)
-            usage = {**counts, "cache": cache}
+        counts, cache = choice.counts
+        usage = None if counts is None else {**counts, "cache": cache}
+        extra: dict[str, Any] = {"context": self._asked.limit}
         return self._store.finish(
             choice.id,
             ids=choice.ids,
@@ -295,7 +299,7 @@ class Listening:
             timing=choice.timing(self._asked.asked_at),
             stopped=choice.finished is not None and choice.finished.stopped,
             holds=choice.reasoning or None,
-            extra={"error": choice.error} if choice.error else None,
+            extra=extra | ({"error": choice.error} if choice.error else {}),
         )
 
     def _take_back_branch(self, choice: Heard) -> None:
@@ -324,9 +328,7 @@ class Listening:
         if ended is None and not (choice.index == 0 and self._begun.messages):
             branch = self._asked.prepared.plan.place.branch
         params = self._asked.request.params
-        usage = cache = None
-        if choice.finished is not None:
-            usage, cache = options.usage_json(choice.finished.usage)
+        usage, cache = choice.counts
         body: dict[str, Any] = {
             "session": self._begun.session,
             "message": None if ended is None else choice.id,
@@ -352,18 +354,22 @@ class Listening:
         first = bodies[0]
         session = await self._desk.run(lambda: self._store.session(self._begun.session))
         cached = first["usage"]["cached_input_tokens"]
-        outputs = sum(body["usage"]["output_tokens"] for body in bodies)
+        outputs = {
+            name: sum(body["usage"][name] for body in bodies)
+            for name in ("output_tokens", "reasoning_tokens")
+        }
+        longest = max(body["usage"]["output_tokens"] for body in bodies)
         return {
             "session": session.id,
             "name": session.name,
             "parent": first["parent"],
             "branches": bodies,
-            "usage": {**first["usage"], "output_tokens": outputs},
+            "usage": {**first["usage"], **outputs},
             "cache": first["cache"],
             "timing": first["timing"],
             "head": self._head(first),
             "context": {
-                "used": len(self._asked.request.ids) + first["usage"]["output_tokens"],
+                "used": len(self._asked.request.ids) + longest,
                 "limit": self._asked.limit,
             },
             "saved_s": cached / self._speed if self._speed else None,

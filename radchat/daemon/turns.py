@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from radchat.daemon.arguments import FileText, Generate
 from radchat.daemon.finding import Place, is_stored, point_of, target_of
+from radchat.daemon.fullness import EMPTY, Filled, filled_by
 from radchat.daemon.past import Past, turn
 from radchat.engine.conversation import Prompt, PromptRecord, Settings
 from radchat.engine.request import Ids
@@ -52,6 +53,7 @@ class Prepared:
     opens_reasoning: bool
     last_answer: Message | None  # of the path: what was read before, and by whom
     retold: str = ""  # why no ids of the path stand, though there are answers in it
+    before: Filled = EMPTY  # the context, at the end of the last answer
 
 
 # -- what is meant ---------------------------------------------------------------------------------
@@ -157,7 +159,7 @@ def _plan_continue(store: Store, place: Place, ask: Generate) -> Plan:
     answer = store.message(target)
     if answer.role != "assistant" or answer.prompt is None:
         raise InvalidInput("continue goes on with an answer of the model: name one")
-    if answer.finish_reason == "stop":
+    if answer.finish_reason == "stop" and answer.stopped:
         raise InvalidInput("this answer is complete: it ended by itself")
     here = place.branch if place.message == answer.id else None
     return Plan(
@@ -220,7 +222,7 @@ def prepare(
     ``limit``: tokens that the context holds; what can't fit is refused before it is tokenized.
     """
     if plan.cut is not None:
-        return _prepare_continue(store, plan, plan.cut, loaded)
+        return _prepare_continue(store, plan, plan.cut, loaded, limit)
     past = Past(store, store.path(plan.parent))
     fresh = [turn(message.role, message.parts) for message in plan.new]
     settings = Settings(clock=datetime.fromisoformat(plan.place.session.clock), switches=switches)
@@ -245,10 +247,13 @@ def prepare(
         how.opens_reasoning,
         last,
         _retold(last, loaded) if last is not None and how.how == "first" else "",
+        filled_by(store, last, limit),
     )
 
 
-def _prepare_continue(store: Store, plan: Plan, cut: Message, loaded: Loaded) -> Prepared:
+def _prepare_continue(
+    store: Store, plan: Plan, cut: Message, loaded: Loaded, limit: int
+) -> Prepared:
     """The ids of the answer so far, without any template; only the model that wrote them."""
     assert cut.prompt is not None
     stored = store.prompt(cut.prompt)
@@ -261,7 +266,8 @@ def _prepare_continue(store: Store, plan: Plan, cut: Message, loaded: Loaded) ->
     so_far = turn(cut.role, cut.parts, prompt=record, out=store.out(cut.id), stopped=cut.stopped)
     ids = loaded.template.continue_ids(so_far)
     opens = bool(stored.extra.get("opens_reasoning"))
-    return Prepared(plan, ids, cut.prompt, ids[stored.length :], None, opens, cut)
+    said, before = ids[stored.length :], filled_by(store, cut, limit)
+    return Prepared(plan, ids, cut.prompt, said, None, opens, cut, before=before)
 
 
 def _retold(last: Message, loaded: Loaded) -> str:

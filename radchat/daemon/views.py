@@ -256,7 +256,7 @@ def stats_json(stats: Mapping[str, Any] | None) -> dict[str, Any]:
 def fork_json(place: Place) -> dict[str, Any]:
     """A fork on which nothing was asked yet, in the shape of one that was: without an answer."""
     counts = ("input_tokens", "cached_input_tokens", "output_tokens", "forced_tokens")
-    usage = dict.fromkeys(counts, 0)
+    usage = dict.fromkeys((*counts, "reasoning_tokens"), 0)
     cache = dict.fromkeys(("device", "host", "disk", "computed"), 0)
     branch = {
         "session": place.session.id,

@@ -14,7 +14,7 @@ from radchat.engine.conversation import Settings, Turn
 from radchat.engine.rendering import Form
 from radchat.engine.tokenizer import Tokenizer
 
-FORMAT = 1  # part of the cache key: another meaning of the facts, another number
+FORMAT = 2  # part of the cache key: another meaning of the facts, another number
 KEEP_SWITCHES: Mapping[str, bool] = {
     "clear_thinking": False,
     "preserve_thinking": True,

@@ -122,6 +122,7 @@ class _Prober:
                 raise ModelBroken("the chat template cannot render a single user message")
         mutable = self._call_form()
         self._reasoning_form()
+        self._said_mark()
         think = next((n for n in THINK_SWITCHES if n in self.compiled.variables), "")
         keep = next((n for n in KEEP_SWITCHES if n in self.compiled.variables), "")
         closings, stops = self._closings()
@@ -189,6 +190,18 @@ class _Prober:
             self.use(reasoning="raw", open_mark=known[0][0], close_mark=known[0][1])
         else:
             self.use(reasoning="none")
+
+    def _said_mark(self) -> None:
+        """The control tokens that the model itself writes before its words for the user."""
+        user, said = self.user(), random_word()
+        opened = self.render([user], opening=True)
+        whole = self.render([user, Turn("assistant", said)])
+        if opened is None or whole is None or said not in whole or not whole.startswith(opened):
+            return
+        mark = whole[len(opened) :].split(said)[0].strip()
+        form = self.renderer.form
+        if self._controls(mark) and not (form.open_mark and form.open_mark in mark):
+            self.use(said_mark=mark)
 
     def _learned_marks(self, before: str, between: str, user: Turn) -> tuple[str, str]:
         head = self.render([user], opening=True) or ""

@@ -1,8 +1,9 @@
 """Splits an answer's text, as it streams, into the model's reasoning and its words for the user.
 
 Markers are the template's own (``<think>`` … ``</think>`` and their like; learned by the probes).
-Only a block at the very beginning is reasoning; a prompt may already have opened it. Line breaks
-next to the markers belong to the markers; everything else appears exactly once, in one of the two.
+Only a block at the very beginning is reasoning; a prompt may already have opened it. Some models
+mark where their words for the user begin, too (``<|channel|>final<|message|>``). Line breaks next
+to the markers belong to the markers; everything else appears exactly once, in one of the two.
 """
 
 from __future__ import annotations
@@ -21,14 +22,18 @@ class ReasoningSplitter:
     Cut off while still thinking: all of it is reasoning, the content is empty.
     """
 
-    __slots__ = ("_close", "_held", "_open", "_state", "is_closed")
+    __slots__ = ("_close", "_held", "_open", "_said", "_state", "is_closed")
 
-    def __init__(self, open_mark: str, close_mark: str, *, opened: bool = False) -> None:
+    def __init__(
+        self, open_mark: str, close_mark: str, *, said_mark: str = "", opened: bool = False
+    ) -> None:
         self._open = open_mark
         self._close = close_mark
+        self._said = said_mark
         self._held = ""
         self._state: Literal["start", "opened", "thinking", "closed", "content"]
-        self._state = "opened" if opened else "start" if open_mark else "content"
+        marked = open_mark or said_mark
+        self._state = "opened" if opened else "start" if marked else "content"
         self.is_closed = False  # a reasoning block was there and has ended
 
     def push(self, text: str) -> Split:
@@ -40,11 +45,11 @@ class ReasoningSplitter:
             if state == "start":
                 self._begin()
             elif state == "opened":
-                self._skip_breaks("thinking")
+                self._skip_breaks()
             elif state == "thinking":
                 reasoning += self._think()
             elif state == "closed":
-                self._skip_breaks("content")
+                self._begin_content()
         if state == "content":
             content, self._held = self._held, ""
         return Split(reasoning, content)
@@ -54,25 +59,47 @@ class ReasoningSplitter:
         rest, self._held = self._held, ""
         if self._state in ("opened", "thinking"):
             return Split(rest, "")
-        return Split("", rest) if self._state == "start" else Split("", "")
+        return Split("", rest if self._state == "start" else rest.lstrip("\r\n"))
+
+    @property
+    def is_thinking(self) -> bool:
+        """Inside a block."""
+        return self._state in ("opened", "thinking")
+
+    @property
+    def is_unsure(self) -> bool:
+        """Nothing has shown yet whether the answer begins with a block."""
+        return self._state == "start"
 
     def copy(self) -> ReasoningSplitter:
-        other = ReasoningSplitter(self._open, self._close)
+        other = ReasoningSplitter(self._open, self._close, said_mark=self._said)
         other._held, other._state, other.is_closed = self._held, self._state, self.is_closed
         return other
 
     def _begin(self) -> None:
         text = self._held.lstrip()
-        if text.startswith(self._open):
+        if self._open and text.startswith(self._open):
             self._held = text[len(self._open) :]
             self._state = "opened"
-        elif not self._open.startswith(text):
+        elif self._said and text.startswith(self._said):
+            self._held = text[len(self._said) :]
+            self._state = "content"
+        elif not (self._open.startswith(text) or self._said.startswith(text)):
             self._state = "content"
 
-    def _skip_breaks(self, after: Literal["thinking", "content"]) -> None:
+    def _skip_breaks(self) -> None:
         self._held = self._held.lstrip("\r\n")
         if self._held:
-            self._state = after
+            self._state = "thinking"
+
+    def _begin_content(self) -> None:
+        text = self._held.lstrip("\r\n")
+        if self._said and text.startswith(self._said):
+            self._held = text[len(self._said) :]
+            self._state = "content"
+        elif text and not self._said.startswith(text):
+            self._held = text
+            self._state = "content"
 
     def _think(self) -> str:
         at = self._held.find(self._close)

@@ -42,6 +42,7 @@ class Form:
     reasoning: Literal["field", "raw", "none"] = "none"
     open_mark: str = ""
     close_mark: str = ""
+    said_mark: str = ""  # where an answer's words for the user begin
     call_ending: str = ""
 
 

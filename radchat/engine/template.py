@@ -129,7 +129,9 @@ class Template:
     def splitter(self, *, opened: bool) -> ReasoningSplitter:
         """For one answer; ``opened`` = ``Prompt.opens_reasoning``."""
         form = self.facts.form
-        return ReasoningSplitter(form.open_mark, form.close_mark, opened=opened)
+        return ReasoningSplitter(
+            form.open_mark, form.close_mark, said_mark=form.said_mark, opened=opened
+        )
 
     def thinking(self, level: str) -> tuple[dict[str, Any], str | None]:
         """``Settings.switches`` for off, on, low, medium or high; a line where it is not that."""

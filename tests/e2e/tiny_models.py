@@ -8,7 +8,7 @@ letter always scores more.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,20 +36,28 @@ def converted(
     template: str = CHATML,
     context: int = CONTEXT,
     favours: Sequence[str] = (),
+    follows: Mapping[str, str] | None = None,
+    added: Sequence[str] = (),
     **overrides: Any,
 ) -> Path:
     """A folder in ``models`` as ``radchat models pull`` leaves it.
 
     ``eos``: tokens that end an answer, besides the template's own. ``favours``: tokens that
-    follow one another for ever, whatever was said before.
+    follow one another for ever, whatever was said before. ``follows``: what follows which token;
+    "" stands for every other. ``added``: tokens of its own, that stand for their text.
     """
     source = models.parent / f"{name}-source"
-    weights = hf_folder(source, seed=seed, max_position_embeddings=context, **overrides)
-    ids = {token: number for number, token in enumerate(vocabulary())}
+    weights = hf_folder(
+        source, seed=seed, max_position_embeddings=context, added=added, **overrides
+    )
+    ids = {token: number for number, token in enumerate([*vocabulary(), *added])}
     head = weights["lm_head.weight"]
     head[[number for token, number in ids.items() if token not in LETTERS]] = 0.0
     if favours:
-        _only_follow(weights, [ids[token] for token in favours])
+        follows = dict(zip(favours, (*favours[1:], favours[0]), strict=True)) | {"": favours[0]}
+    if follows:
+        rest = ids[follows[""]]
+        _only_follow(weights, {ids[a]: ids[b] for a, b in follows.items() if a}, rest)
     save_file(weights, source / "model.safetensors", metadata={"format": "pt"})
     (source / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
     if eos:
@@ -61,8 +69,8 @@ def converted(
     return folder.rename(models / f"{name}-{about['weights_sha256'][:8]}")
 
 
-def _only_follow(weights: dict[str, torch.Tensor], cycle: Sequence[int]) -> None:
-    """Make the model say ``cycle`` round and round: an id's embedding alone decides the next."""
+def _only_follow(weights: dict[str, torch.Tensor], following: Mapping[int, int], rest: int) -> None:
+    """Make an id's embedding alone decide the next; ``rest`` follows those without a place."""
     embed, head = weights["model.embed_tokens.weight"], weights["lm_head.weight"]
     size = embed.shape[1]
     embed.zero_()
@@ -71,9 +79,9 @@ def _only_follow(weights: dict[str, torch.Tensor], cycle: Sequence[int]) -> None
     for name, tensor in weights.items():
         if name.endswith(("o_proj.weight", "down_proj.weight")):
             tensor.zero_()  # layers add nothing to the embedding
-    for index, token in enumerate(cycle):
+    for index, (token, after) in enumerate(following.items()):
         embed[token, index] = 1.0
-        head[cycle[(index + 1) % len(cycle)], index] = 8.0
-    others = [token for token in range(embed.shape[0]) if token not in cycle]
+        head[after, index] = 8.0
+    others = [token for token in range(embed.shape[0]) if token not in following]
     embed[others, size - 1] = 1.0
-    head[cycle[0], size - 1] = 8.0
+    head[rest, size - 1] = 8.0

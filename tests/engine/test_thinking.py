@@ -4,6 +4,7 @@ from functools import cache
 import pytest
 
 from radchat.engine.conversation import Turn
+from radchat.engine.reasoning import ReasoningSplitter
 from radchat.engine.template import Template
 from radchat.engine.thinking import LEVELS
 from radchat.errors import InvalidInput
@@ -90,3 +91,38 @@ def test_facts_from_a_file_switch_alike() -> None:
     facts = type(template.facts).from_json(template.facts.to_json())
     again = Template(template.source, template.tokenizer, facts=replace(facts))
     assert again.thinking("off") == template.thinking("off")
+
+
+SAID = "<|channel|>final<|message|>"
+WHY = "<|channel|>analysis<|message|>why<|end|><|start|>assistant"
+
+
+@pytest.mark.parametrize(
+    ("text", "split"),
+    [
+        (f"{SAID}answer", ("", "answer")),  # it did not think
+        (f"{WHY}{SAID}answer", ("why", "answer")),
+        ("answer", ("", "answer")),
+        (f"answer {SAID}", ("", f"answer {SAID}")),  # only at the beginning
+        (SAID[:9], ("", SAID[:9])),
+        (SAID, ("", "")),
+    ],
+)
+def test_the_mark_before_the_words_for_the_user_is_no_word(
+    text: str, split: tuple[str, str]
+) -> None:
+    """gpt-oss writes its channel first, also where it does not think; however the text is cut."""
+    for size in (1, 2, 5, len(text)):
+        splitter = toy_template("gpt_oss").splitter(opened=False)
+        pieces = [text[i : i + size] for i in range(0, len(text), size)]
+        parts = [*(splitter.push(piece) for piece in pieces), splitter.flush()]
+        assert tuple(map("".join, zip(*parts, strict=True))) == split
+
+
+def test_a_mark_after_the_reasoning_belongs_to_neither() -> None:
+    for size in (1, 3, 40):
+        text = "<r>why</r>\n<say>\nhello"
+        splitter = ReasoningSplitter("<r>", "</r>", said_mark="<say>")
+        parts = [splitter.push(text[i : i + size]) for i in range(0, len(text), size)]
+        parts.append(splitter.flush())
+        assert tuple(map("".join, zip(*parts, strict=True))) == ("why", "\nhello")

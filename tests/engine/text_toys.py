@@ -128,6 +128,12 @@ FAMILIES = {
             eos="<|im_end|>",
         ),
         Family(
+            "smollm3",
+            ("<|im_start|>", "<|im_end|>"),
+            ("<think>", "</think>"),
+            eos="<|im_end|>",
+        ),
+        Family(
             "llama3",
             ("<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"),
             bos="<|begin_of_text|>",

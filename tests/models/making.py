@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,12 +57,14 @@ def vocabulary() -> list[str]:
 VOCAB_SIZE = len(vocabulary())
 
 
-def tokenizer_json() -> str:
+def tokenizer_json(added: Sequence[str] = ()) -> str:
+    """``added``: further tokens, not special; their ids come after all others."""
     vocab = {token: index for index, token in enumerate(vocabulary())}
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=MERGES))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_tokens([AddedToken(text, special=True, normalized=False) for text in SPECIALS])
+    tokenizer.add_tokens([AddedToken(text, special=False, normalized=False) for text in added])
     return tokenizer.to_str()
 
 
@@ -75,10 +78,11 @@ def hf_folder(
     kind: str = "llama",
     dtype: torch.dtype = torch.bfloat16,
     seed: int = 0,
+    added: Sequence[str] = (),
     **overrides: Any,
 ) -> dict[str, torch.Tensor]:
-    """A folder as the hub ships it; its weights."""
-    config = tiny_config(kind, vocab_size=VOCAB_SIZE, **overrides)
+    """A folder as the hub ships it; its weights. ``added``: tokens beyond ``vocabulary()``."""
+    config = tiny_config(kind, vocab_size=VOCAB_SIZE + len(added), **overrides)
     config = {"bos_token_id": 1, "eos_token_id": 2} | config
     weights = {
         name: tensor.to(dtype)
@@ -86,7 +90,7 @@ def hf_folder(
     }
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config))
-    (folder / "tokenizer.json").write_text(tokenizer_json())
+    (folder / "tokenizer.json").write_text(tokenizer_json(added))
     (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     return weights

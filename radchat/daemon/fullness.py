@@ -1,0 +1,50 @@
+"""How full the context is, said once when a turn goes past a mark (docs/cli.md, "Streams" 8)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from radchat.errors import WAYS_OUT
+from radchat.protocol import Event
+from radchat_sessions.messages import Message
+from radchat_sessions.store import Store
+
+MARKS = (75, 90, 100)  # per cent of the context
+
+
+class Filled(NamedTuple):
+    used: int = 0  # tokens, of prompt and answer
+    limit: int = 0  # tokens that the context holds; 0: not known
+
+    def mark(self) -> int:
+        """The highest mark that is reached; 0 for none."""
+        reached = [mark for mark in MARKS if self.limit and 100 * self.used >= mark * self.limit]
+        return max(reached, default=0)
+
+
+EMPTY = Filled()
+
+
+def filled_by(store: Store, answer: Message | None, limit: int) -> Filled:
+    """How full the context was at the end of an answer, by the limit that held then.
+
+    An answer given as text, or none, has filled nothing yet: what follows it is told anew.
+    """
+    if answer is None or answer.prompt is None:
+        return EMPTY
+    used = store.prompt(answer.prompt).length + (answer.out_len or 0)
+    return Filled(used, int(answer.extra.get("context") or limit))
+
+
+def crossing(before: Filled, now: Filled) -> Sequence[Event]:
+    """The notice for going past a mark; none where it was reached before."""
+    if now.mark() <= before.mark():
+        return ()
+    percent = 100 * now.used // now.limit
+    text = (
+        f"the context is {percent}% full, {now.used:,} of {now.limit:,} tokens; the ways out: "
+        f"{WAYS_OUT}"
+    )
+    body = {"text": text, "code": "context_full", "used": now.used, "limit": now.limit}
+    return (Event("notice", body),)
