@@ -18,7 +18,8 @@ from radchat_sessions.reader import Span, Stand
 from radchat_sessions.store import Store
 
 if TYPE_CHECKING:
-    from radchat.engine.prefix_cache import NodeView, PrefixCache
+    from radchat.engine.node_view import NodeView
+    from radchat.engine.prefix_cache import PrefixCache
 
 
 class Match(NamedTuple):

@@ -20,8 +20,10 @@ from radchat.engine.delivery import Delivery
 from radchat.engine.eviction import Eviction
 from radchat.engine.kv_pool import KVPool
 from radchat.engine.meters import Meters
-from radchat.engine.prefix_cache import Lease, NodeView, PrefixCache
-from radchat.engine.request import Event, FinishReason, Ids, Request
+from radchat.engine.node_view import NodeView
+from radchat.engine.pins import PinsFull
+from radchat.engine.prefix_cache import Lease, PrefixCache
+from radchat.engine.request import Event, FinishReason, GaveWay, Ids, Request
 from radchat.engine.runner import Model, Runner
 from radchat.engine.scheduler import Scheduler, SchedulerOptions
 from radchat.engine.words import TextFactory
@@ -54,6 +56,7 @@ class Engine:
         self._delivery = Delivery(cache, self._scheduler, self._meters, text, self._forget)
         self._groups: dict[str, Group] = {}
         self._num_submitted = 0
+        self._given_way = 0  # pages of pins, told of
         self._events: list[Event] = []
         check = wants_checks() if check is None else check
         self._poison = Poison(pool, cache) if check else None
@@ -107,6 +110,7 @@ class Engine:
             self._delivery.start(choice, events)
         for choice in schedule.full:
             self._delivery.end_full(choice, events)
+        self._tell_of_pins(events)
         if schedule.work:
             self._run(schedule.work, events)
         if self._poison is not None:
@@ -144,9 +148,26 @@ class Engine:
         """Evict what is cached of ``ids`` from ``start`` on; returns tokens freed."""
         return self.cache.forget(ids, start) * self.cache.page_size
 
-    def clear(self) -> int:
-        """Evict all that no running request relies on; returns pages freed."""
-        return self.cache.clear()
+    def clear(self, *, pinned: bool = False) -> int:
+        """Evict all that no running request relies on, what is pinned if asked; pages freed."""
+        return self.cache.clear(pinned=pinned)
+
+    def pin(self, name: str, ids: Ids, *, until: float) -> None:
+        """Keep what is, or will be, cached of ``ids`` until then, on the caller's clock.
+
+        Raises InvalidInput with both numbers where that is more than may be pinned.
+        """
+        try:
+            self.cache.pin(name, ids, until=until)
+        except PinsFull as error:
+            size = self.cache.page_size
+            want, limit = error.num_pages * size, error.limit * size
+            raise InvalidInput(
+                f"that would pin {want:,} tokens, and at most {limit:,} may be (a quarter of the "
+                "KV pool): unpin something, or pin an earlier message",
+                tokens=want,
+                limit=limit,
+            ) from error
 
     def nodes(self) -> list[NodeView]:
         return self.cache.nodes()
@@ -179,7 +200,9 @@ class Engine:
             "total": cache.total,
             "free": cache.free,
             "evictable": cache.evictable,
-            "locked": cache.total - cache.free - cache.evictable,  # running requests' own included
+            "pinned": cache.pinned,
+            "locked": cache.total  # running requests' own included
+            - (cache.free + cache.evictable + cache.pinned),
         }
         return {
             "page_size": size,
@@ -218,6 +241,14 @@ class Engine:
         with self._meters.timed("sample"):
             draws, owners = self._delivery.advance(work, logits, events)
             self._delivery.deliver(owners, sampling.sample(logits, draws), events)
+
+    def _tell_of_pins(self, events: list[Event]) -> None:
+        """Pins give way to a request that runs alone: it is the one that is told."""
+        given = self.cache.given_way - self._given_way
+        if given and self._scheduler.running:
+            (choice,) = self._scheduler.running
+            events.append(GaveWay(choice.request.id, given * self.cache.page_size))
+        self._given_way += given
 
     def _forget(self, group: Group) -> None:
         del self._groups[group.request.id]

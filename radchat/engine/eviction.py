@@ -25,7 +25,7 @@ class Eviction(NamedTuple):
 
 
 class EvictionOrder(Protocol):
-    """All unlocked nodes, in the order in which they would go.
+    """All nodes that are neither locked nor pinned, in the order in which they would go.
 
     ``first`` is a leaf once those before it are removed. An order keeps what it decides by in
     itself, so that a copy can be run dry while the tree stays as it is.
@@ -33,7 +33,8 @@ class EvictionOrder(Protocol):
 
     def add(self, node: Node) -> None: ...  # the last request let go of it: most recently used
     def touch(self, node: Node) -> None: ...  # used again while unlocked
-    def remove(self, node: Node) -> None: ...  # locked, or evicted
+    def remove(self, node: Node) -> None: ...  # locked, pinned or evicted
+    def rejoin(self, nodes: Iterable[Node]) -> None: ...  # no longer pinned: none of it is a use
     def first(self) -> Node | None: ...
     def copy(self) -> EvictionOrder: ...
     def __iter__(self) -> Iterator[Node]: ...
@@ -57,6 +58,11 @@ class LeastRecentlyUsed:
 
     def remove(self, node: Node) -> None:
         del self._line[node]
+
+    def rejoin(self, nodes: Iterable[Node]) -> None:
+        """Where their last use puts them: one walk, one tick, a child before its parent."""
+        line = sorted([*self._line, *nodes], key=lambda node: (node.tick, -node.start))
+        self._line = OrderedDict.fromkeys(line)
 
     def first(self) -> Node | None:
         return next(iter(self._line), None)

@@ -23,15 +23,17 @@ other copies the filled slots to a page of its own.
 
 from __future__ import annotations
 
+import math
 import time
-from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
+from radchat.engine import recount
 from radchat.engine.eviction import Eviction, EvictionOrder, LeastRecentlyUsed, cuts
+from radchat.engine.node_view import NodeView, view_of
 from radchat.engine.pages import PageAllocator
+from radchat.engine.pins import Pins, PinView
 from radchat.engine.radix import ID_BYTES, Node, RadixTree, path_up, prefix_of
 from radchat.engine.request import Ids
 
@@ -54,24 +56,6 @@ class Lease:
     copies: list[tuple[int, int]] = field(default_factory=list)  # (source page, destination)
 
 
-class NodeView(NamedTuple):
-    """A node as it is shown: tokens [start, end) of its path."""
-
-    id: int
-    parent: int | None
-    depth: int  # 0 = first below the root
-    namespace: str
-    start: int
-    end: int
-    tokens: Ids
-    pages: tuple[int, ...]
-    adds: int  # pages not counted by a node above
-    lock_ref: int
-    tick: int
-    last_used: float
-    hits: int
-
-
 class PrefixCache:
     """``num_pages`` counts page 0, which is never handed out."""
 
@@ -87,6 +71,8 @@ class PrefixCache:
         self.page_size = page_size
         self._pages = PageAllocator(num_pages)
         self._tree = RadixTree(page_size, self._pages, order or LeastRecentlyUsed(), wall_clock)
+        self._pins = Pins(self._tree, self.total)
+        self.given_way = 0  # pages taken from pins, ever
 
     @property
     def total(self) -> int:
@@ -99,6 +85,11 @@ class PrefixCache:
     @property
     def evictable(self) -> int:
         return self._tree.evictable
+
+    @property
+    def pinned(self) -> int:
+        """Pages that pins keep and no request relies on."""
+        return self._tree.pinned
 
     @property
     def locked(self) -> int:
@@ -118,6 +109,10 @@ class PrefixCache:
         """Whether a request of this length could be held, were it alone."""
         return self._num_pages_for(num_tokens) <= self.total
 
+    def fits_beside_pins(self, num_tokens: int) -> bool:
+        """The same, with all that is pinned now left where it is."""
+        return self._num_pages_for(num_tokens) <= self.total - self.pinned
+
     def match_len(self, ids: Ids, namespace: str = "") -> int:
         """How many of ``ids`` are cached from the start. Changes and stamps nothing."""
         return self.match_raw(ids.tobytes(), namespace)
@@ -132,11 +127,12 @@ class PrefixCache:
         """A number that changes whenever a match may."""
         return self._tree.generation
 
-    def admit(self, ids: Ids, namespace: str = "") -> Lease | None:
+    def admit(self, ids: Ids, namespace: str = "", *, over_pins: bool = False) -> Lease | None:
         """Lock what is cached of ``ids`` and take pages for the rest, evicting if need be.
 
         All or nothing: None = no room now, and nothing was evicted. One token is always left to
-        compute, since the next is drawn from its row.
+        compute, since the next is drawn from its row. ``over_pins``: where all else is not enough,
+        pins give way; for a request that runs alone.
         """
         assert len(ids) > 0
         tree, size = self._tree, self.page_size
@@ -147,7 +143,7 @@ class PrefixCache:
         fill = cached_len % size
         takes_over = fill > 0 and tree.open.get(table[-1]) == fill
         num_needed = self._num_pages_for(len(ids)) - cached_len // size - takes_over
-        if num_needed > self.free + self.evictable:
+        if num_needed > self.free + self.evictable + (self.pinned if over_pins else 0):
             tree.unlock(node, used=node)
             return None
         self._make_room(num_needed)
@@ -164,13 +160,16 @@ class PrefixCache:
             ids, table + own, cached_len // size, cached_len, cached_len, node, namespace, copies
         )
 
-    def reserve(self, lease: Lease, num_tokens: int) -> bool:
-        """Take pages until the table holds ``num_tokens``. False = no room, nothing changed."""
+    def reserve(self, lease: Lease, num_tokens: int, *, over_pins: bool = False) -> bool:
+        """Take pages until the table holds ``num_tokens``. False = no room, nothing changed.
+
+        ``over_pins`` as in ``admit``.
+        """
         num_needed = self._num_pages_for(num_tokens) - len(lease.table)
         if num_needed <= 0:
             return True
         room = self.free + self.evictable
-        if num_needed > room:
+        if num_needed > room + (self.pinned if over_pins else 0):
             return False
         extent = -(-num_needed // EXTENT) * EXTENT
         if extent <= room:
@@ -202,6 +201,7 @@ class PrefixCache:
             self._give_back(lease, duplicates)
         lease.node = self._tree.lock(node, n, above=old)  # old's lock stays as part of this one
         lease.own_from = n // self.page_size
+        self._pins.settle()
         return swapped
 
     def fork(self, lease: Lease, ids: Ids) -> Lease | None:
@@ -229,6 +229,7 @@ class PrefixCache:
         self._pages.release(table[unused:])
         self._tree.unlock(lease.node, used=node)
         lease.table = []
+        self._pins.settle()
 
     def abort(self, lease: Lease) -> None:
         """End a request, leaving only what it has shown."""
@@ -241,14 +242,41 @@ class PrefixCache:
     def forget(self, ids: Ids, start: int, namespace: str = "") -> int:
         """Evict what is cached of ``ids`` from ``start`` on, in whole pages; returns pages freed.
 
-        What a live request relies on stays, and what other paths continue.
+        What a live request relies on stays, what is pinned, and what other paths continue.
         """
         node, _ = self._match(ids, namespace)
         return self._tree.forget(node, start) if node else 0
 
-    def clear(self) -> int:
-        """Evict all that no request relies on. Returns the pages freed."""
-        return self.evict(self.evictable)
+    def clear(self, *, pinned: bool = False) -> int:
+        """Evict all that no request relies on; what is pinned only if asked. Returns the pages
+        freed.
+        """
+        freed = self.evict(self.evictable)
+        return freed + self._pins.give_way(self.pinned) if pinned else freed
+
+    def pin(self, name: str, ids: Ids, namespace: str = "", *, until: float = math.inf) -> None:
+        """Keep what is, or will be, cached of ``ids``, until then. Raises PinsFull."""
+        self._pins.put(name, namespace, ids.tobytes(), until)
+
+    def unpin(self, name: str) -> bool:
+        return self._pins.drop(name)
+
+    def expire_pins(self, now: float) -> list[str]:
+        """End those whose time has come; their names."""
+        return self._pins.expire(now)
+
+    def pins(self) -> list[PinView]:
+        return self._pins.views()
+
+    @property
+    def pin_limit(self) -> int:
+        """Pages that pinned paths may hold."""
+        return self._pins.limit
+
+    @property
+    def pins_want(self) -> int:
+        """Pages that the pinned paths hold when all of them is cached."""
+        return self._pins.num_pages
 
     def eviction_plan(self) -> list[Eviction]:
         """What ``clear`` would do, in order: the evictor itself, run on a copy of the order."""
@@ -262,49 +290,25 @@ class PrefixCache:
             depths = {root: -1}
             for node in self._tree.below(root):
                 depths[node] = depths[node.parent] + 1
-                views.append(_view(node, depths[node], namespace))
+                views.append(view_of(node, depths[node], namespace))
         return views
 
     def path(self, ids: Ids, namespace: str = "") -> list[NodeView]:
         """The nodes along the match of ``ids``; it may end inside the last."""
         node, _ = self._match(ids, namespace)
         nodes = list(path_up(node))[::-1] if node else []
-        return [_view(each, depth, namespace) for depth, each in enumerate(nodes)]
+        return [view_of(each, depth, namespace) for depth, each in enumerate(nodes)]
 
     def check(self, leases: Iterable[Lease]) -> None:
         """Recount everything by brute force, given all live leases; AssertionError says what broke.
 
         For tests, for an idle daemon, and for every step under ``RADCHAT_CHECK=1``.
         """
-        leases = list(leases)
-        tree, size = self._tree, self.page_size
-        writers = {page: lease for lease in leases for page in lease.table[lease.own_from :]}
-        num_own = sum(len(lease.table) - lease.own_from for lease in leases)
-        assert len(writers) == num_own, "a page with two writers"
-        owners = Counter(writers.keys())
-        ends: dict[int, int] = {}  # page of the tree -> end of its longest holder, from page start
-        for node in tree.nodes():
-            owners.update(node.pages)
-            ends.update(dict.fromkeys(node.pages[:-1], size))
-            tail = node.pages[-1]
-            ends[tail] = max(ends.get(tail, 0), (node.end - 1) % size + 1)
-        self._pages.check(owners)
-        tree.check(Counter(lease.node for lease in leases))
-        for lease in leases:
-            end = lease.node.end
-            assert lease.own_from == end // size, "own_from"
-            assert end <= lease.computed_len <= len(lease.ids), "computed_len"
-            assert lease.computed_len <= len(lease.table) * size, "computed without a page"
-            assert prefix_of(lease.node) == lease.ids[:end].tobytes(), "a lease's node"
-            on_path = tree.table(lease.node)[: lease.own_from]
-            assert lease.table[: lease.own_from] == on_path, "a lease's table"
-            for page in lease.table[lease.own_from + 1 :]:
-                assert page not in ends, "a page being written is shown"
-            tail = lease.table[lease.own_from] if end % size else 0
-            assert ends.get(tail, 0) <= end % size, "shown beyond what its writer has shown"
-        for page, fill in tree.open.items():
-            assert page not in writers, "an open page with a writer"
-            assert 0 < ends.get(page, 0) <= fill < size, "an open page's fill"
+        recount.check_leases(self._tree, self._pages, list(leases))
+        locks = Counter(lease.node for lease in leases)
+        recount.check_tree(self._tree, locks, [pin.node for pin in self._pins])
+        for pin in self._pins:
+            assert pin.raw.startswith(prefix_of(pin.node)), "a pin's node"
 
     def _match(self, ids: Ids, namespace: str) -> tuple[Node | None, int]:
         root = self._tree.roots.get(namespace)
@@ -317,6 +321,8 @@ class PrefixCache:
         num_short = num_pages - self.free
         if num_short > 0:  # a few more at once: neighbours for later, hardly a hit lost
             self.evict(max(num_short, min(16, self.total // 100)))
+            if (num_short := num_pages - self.free) > 0:
+                self.given_way += self._pins.give_way(num_short)
 
     def _give_back(self, lease: Lease, pages: list[int]) -> None:
         """Release own pages, the first being that of ``own_from``: the tree may hold it still."""
@@ -325,21 +331,3 @@ class PrefixCache:
             if fill and pages[0] in self._pages.extra:
                 self._tree.open[pages[0]] = fill
             self._pages.release(pages)
-
-
-def _view(node: Node, depth: int, namespace: str) -> NodeView:
-    return NodeView(
-        id=node.id,
-        parent=node.parent.id if depth else None,
-        depth=depth,
-        namespace=namespace,
-        start=node.start,
-        end=node.end,
-        tokens=array("I", node.tokens),
-        pages=tuple(node.pages),
-        adds=node.adds,
-        lock_ref=node.lock_ref,
-        tick=node.tick,
-        last_used=node.last_used,
-        hits=node.hits,
-    )

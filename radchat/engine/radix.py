@@ -12,8 +12,7 @@ Tokens are ``bytes``, four an id, so that runs compare in bulk, at an offset, wi
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 from radchat.engine.eviction import EvictionOrder, cuts
 from radchat.engine.pages import PageAllocator
@@ -31,6 +30,7 @@ class Node:
         "lock_ref",
         "pages",
         "parent",
+        "pins",
         "shares",
         "start",
         "tick",
@@ -48,6 +48,7 @@ class Node:
         self.pages = pages  # indices start // P … ceil(end / P) - 1
         self.children: dict[bytes, Node] = {}  # by first token
         self.lock_ref = 0  # live requests whose node is this one or below it
+        self.pins = 0  # pins that end with this node or below it (pins.py)
         self.shares = 0  # 1: a node above holds pages[0] too
         self.tick = 0  # last use, on the tree's logical clock (order)
         self.last_used = 0.0  # the same on the wall (display)
@@ -69,7 +70,8 @@ class RadixTree:
     ) -> None:
         self.page_size = page_size
         self.roots: dict[str, Node] = {}  # by namespace
-        self.evictable = 0  # pages added by unlocked nodes
+        self.evictable = 0  # pages added by nodes that are neither locked nor pinned
+        self.pinned = 0  # pages added by pinned nodes that are not locked
         self.locked = 0  # pages added by locked nodes
         self.open: dict[int, int] = {}  # tail pages without a writer -> slots filled
         self.on_evict: Callable[[Node, int], None] | None = None
@@ -126,8 +128,11 @@ class RadixTree:
         while each is not above:
             if not each.lock_ref:
                 adds = len(each.pages) - each.shares
-                self.order.remove(each)
-                self.evictable -= adds
+                if each.pins:
+                    self.pinned -= adds
+                else:
+                    self.order.remove(each)
+                    self.evictable -= adds
                 self.locked += adds
             each.lock_ref += 1
             each.tick, each.last_used = self._tick, now
@@ -143,7 +148,7 @@ class RadixTree:
         now = self._wall_clock()
         each = used
         while each is not node:
-            if not each.lock_ref:
+            if not (each.lock_ref or each.pins):
                 self.order.touch(each)
             each.tick, each.last_used = self._tick, now
             each = each.parent
@@ -152,9 +157,12 @@ class RadixTree:
             each.lock_ref -= 1
             if not each.lock_ref:
                 adds = len(each.pages) - each.shares
-                self.order.add(each)
                 self.locked -= adds
-                self.evictable += adds
+                if each.pins:
+                    self.pinned += adds
+                else:
+                    self.order.add(each)
+                    self.evictable += adds
             each.tick, each.last_used = self._tick, now
             each = each.parent
 
@@ -185,25 +193,57 @@ class RadixTree:
             end = base.end + stop // ID_BYTES
             pages = table[present // self.page_size : -(-end // self.page_size)]
             # A leaf on whose end nobody else relies grows: a conversation stays one node.
-            if not node.children and node.end and node.lock_ref == (node is base):
+            is_free = node.lock_ref == (node is base) and not node.pins
+            if is_free and not node.children and node.end:
                 self._lengthen(node, raw[at:], pages)
             else:
                 node = self._add_child(node, raw[at:], pages)
         return present, node
 
     def evict(self, num_pages: int) -> int:
-        """Free min(``num_pages``, evictable) pages of unlocked leaves. Returns how many."""
+        """Free min(``num_pages``, evictable) pages of leaves that are neither locked nor pinned.
+        Returns how many.
+        """
         num_pages = min(num_pages, self.evictable)  # so none goes that would free nothing
         for node, freed in cuts(self.order, num_pages):
-            self._cut(node, freed)
+            self.cut(node, freed)
         return num_pages
+
+    def pin(self, node: Node, at: int, above: Node) -> Node:
+        """Count a pin on the path to token ``at`` of ``node``, up to but not including ``above``.
+
+        Splits as ``lock`` does, and returns the node that ends at ``at``. Nothing is used by it.
+        """
+        if at < node.end:
+            node = self._split(node, at)
+        each = node
+        while each is not above:
+            if not (each.pins or each.lock_ref):
+                self.order.remove(each)
+                self.evictable -= each.adds
+                self.pinned += each.adds
+            each.pins += 1
+            each = each.parent
+        return node
+
+    def unpin(self, node: Node) -> None:
+        """Take back one pin from ``node``'s path."""
+        loose = []
+        for each in path_up(node):
+            each.pins -= 1
+            if not (each.pins or each.lock_ref):
+                self.pinned -= each.adds
+                self.evictable += each.adds
+                loose.append(each)
+        if loose:
+            self.order.rejoin(loose)
 
     def forget(self, node: Node, start: int) -> int:
         """Cut the path that ends with ``node`` back to ``start``, in whole pages. Returns the pages
-        freed. It ends at what a request relies on and at what others continue.
+        freed. It ends at what a request relies on, at what is pinned and at what others continue.
         """
         num_freed = 0
-        while node.end > start and not node.lock_ref and not node.children:
+        while node.end > start and not (node.lock_ref or node.pins or node.children):
             parent = node.parent
             freed = node.adds
             if node.start < start:
@@ -214,13 +254,16 @@ class RadixTree:
                     break
             if freed == node.adds:
                 self.order.remove(node)
-            self._cut(node, freed)
+            self.cut(node, freed)
             num_freed += freed
             node = parent
         return num_freed
 
-    def _cut(self, node: Node, freed: int) -> None:
-        """Take ``freed`` pages from the tail of an unlocked leaf; all it adds: it goes."""
+    def cut(self, node: Node, freed: int) -> None:
+        """Take ``freed`` pages from the tail of an unlocked leaf; all it adds: it goes.
+
+        The caller has taken a whole one out of the order.
+        """
         whole = freed == node.adds
         keep = 0 if whole else len(node.pages) - freed
         end = (node.start // self.page_size + keep) * self.page_size if keep else node.start
@@ -236,7 +279,10 @@ class RadixTree:
             del node.pages[keep:]
             node.tokens = node.tokens[: (end - node.start) * ID_BYTES]
             node.end = end
-        self.evictable -= freed
+        if node.pins:
+            self.pinned -= freed
+        else:
+            self.evictable -= freed
 
     def nodes(self) -> Iterator[Node]:
         """All nodes but the roots, a parent before its children."""
@@ -249,40 +295,6 @@ class RadixTree:
             node = stack.pop()
             yield node
             stack.extend(reversed(node.children.values()))
-
-    def check(self, locks: Mapping[Node, int]) -> None:
-        """Recount everything; ``locks`` = how many live requests hold each node."""
-        size = self.page_size
-        held = Counter[Node]()
-        for node, count in locks.items():
-            for each in path_up(node):
-                held[each] += count
-        locked: set[int] = set()
-        unlocked: set[int] = set()
-        for node in self.nodes():
-            what = f"node {node.id} [{node.start}, {node.end})"
-            parent = node.parent
-            assert len(node.tokens) == (node.end - node.start) * ID_BYTES > 0, f"{what}: tokens"
-            assert parent.end == node.start, f"{what}: does not begin where its parent ends"
-            assert parent.children.get(node.tokens[:ID_BYTES]) is node, f"{what}: its key"
-            num_pages = -(-node.end // size) - node.start // size
-            assert len(node.pages) == num_pages, f"{what}: pages do not cover it"
-            assert node.lock_ref == held[node], f"{what}: lock_ref"
-            shares, above = False, parent
-            while above.end > node.start // size * size:
-                shares |= above.pages[-1] == node.pages[0]
-                above = above.parent
-            assert node.shares == shares, f"{what}: shares"
-            (locked if node.lock_ref else unlocked).update(node.pages)
-        assert self.locked == len(locked), "locked pages"
-        assert self.evictable == len(unlocked - locked), "evictable pages"
-        for root in self.roots.values():
-            assert (root.lock_ref, root.end, root.pages) == (1, 0, []), "a root"
-        line = {node: place for place, node in enumerate(self.order)}
-        assert set(line) == {n for n in self.nodes() if not n.lock_ref}, "the line"
-        for node, place in line.items():
-            after = line.get(node.parent, len(line))
-            assert place < after, f"node {node.id} stands in line behind its parent"
 
     def _lengthen(self, leaf: Node, tokens: bytes, pages: list[int]) -> None:
         before = leaf.adds
@@ -331,7 +343,7 @@ class RadixTree:
             parent, node.start, node.tokens[:cut], node.pages[: -(-at // size) - first]
         )
         upper.lock_ref, upper.shares, upper.hits = node.lock_ref, node.shares, node.hits
-        upper.tick, upper.last_used = node.tick, node.last_used
+        upper.tick, upper.last_used, upper.pins = node.tick, node.last_used, node.pins
         parent.children[upper.tokens[:ID_BYTES]] = upper
         node.parent, node.start, node.tokens = upper, at, node.tokens[cut:]
         del node.pages[: at // size - first]
@@ -340,7 +352,7 @@ class RadixTree:
             self._pages.add_owner(node.pages[0])
             node.shares = 1
         upper.children[node.tokens[:ID_BYTES]] = node
-        if not upper.lock_ref:
+        if not (upper.lock_ref or upper.pins):
             self.order.add(upper)
         return upper
 

@@ -137,6 +137,14 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
+class GaveWay:
+    """So many tokens of pinned KV were evicted, for this request could not run otherwise."""
+
+    request_id: str
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """One chunk of a prompt has been computed."""
 
@@ -199,4 +207,4 @@ class Finished:
     prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
 
 
-Event: TypeAlias = Started | Progress | Tokens | Finished
+Event: TypeAlias = Started | GaveWay | Progress | Tokens | Finished

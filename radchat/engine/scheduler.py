@@ -139,9 +139,11 @@ class Scheduler:
         """A slot for every token that is to run; put others back, the newest first, to get it."""
         for choice in list(self.running):
             while choice.lease is not None:
-                if self._cache.reserve(choice.lease, len(choice.ids)):
+                alone = len(self.running) == 1
+                over_pins = alone and self._goes_over_pins(choice)
+                if self._cache.reserve(choice.lease, len(choice.ids), over_pins=over_pins):
                     break
-                if len(self.running) == 1:
+                if alone:
                     if self._cache.fits(len(choice.ids)):
                         self._retract(choice)  # and then computed anew
                     else:
@@ -149,6 +151,11 @@ class Scheduler:
                         out.full.append(choice)
                     break
                 self._retract(self._victim())
+
+    def _goes_over_pins(self, choice: Choice) -> bool:
+        """Not while it fits beside the pins: computed anew it is not in its own way."""
+        is_patient = choice.retractions < self._options.max_retractions
+        return not (is_patient and self._cache.fits_beside_pins(len(choice.ids)))
 
     def _victim(self) -> Choice:
         return max(self.running, key=lambda choice: (self._own_or_lent(choice), choice.admitted))
@@ -265,13 +272,13 @@ class Scheduler:
             self._changed()
         return True
 
-    def _try(self, entry: Waiting) -> bool:
+    def _try(self, entry: Waiting, *, over_pins: bool = False) -> bool:
         """Admit if there is room for it and for the next tokens of all that run."""
         choice = entry.choice
         if self.running and choice.retractions >= self._options.max_retractions:
             return False
         self._show_shared(entry)
-        while not self._has_room(entry) or not self._lease(choice):
+        while not self._has_room(entry) or not self._lease(choice, over_pins=over_pins):
             if entry.priority is Priority.BACKGROUND or self._num_rivals(
                 Priority.FOREGROUND
             ) == len(self.running):
@@ -286,11 +293,18 @@ class Scheduler:
     def _try_anew(self, entry: Waiting) -> bool:
         """With nothing running, what fits the pool can only stand in its own way: where its path
         was cut inside a page the tree holds that page and copies of it. With nothing cached it
-        takes each page once.
+        takes each page once. Or pins do: they give way, but to nothing that fits beside them.
         """
-        if self.running or not self._cache.fits(len(entry.choice.ids)):
+        cache, num_tokens = self._cache, len(entry.choice.ids)
+        if self.running or not cache.fits(num_tokens):
             return False
-        self._cache.clear()
+        if cache.fits_beside_pins(num_tokens):
+            cache.clear()
+            if self._try(entry):
+                return True
+        if self._try(entry, over_pins=True):
+            return True
+        cache.clear(pinned=True)
         return self._try(entry)
 
     def _has_room(self, entry: Waiting) -> bool:
@@ -312,8 +326,8 @@ class Scheduler:
                 self._growth_of_running += self._growth_pages(other, len(other.lease.table))
         return self._growth_of_running
 
-    def _lease(self, choice: Choice) -> bool:
-        lease = self._cache.admit(choice.ids, choice.request.namespace)
+    def _lease(self, choice: Choice, *, over_pins: bool) -> bool:
+        lease = self._cache.admit(choice.ids, choice.request.namespace, over_pins=over_pins)
         if lease is None:
             return False
         growth = self._growth() + self._growth_pages(choice, len(lease.table))

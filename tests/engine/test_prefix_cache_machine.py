@@ -21,6 +21,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from radchat.engine.pins import PinsFull
 from radchat.engine.prefix_cache import Lease, PrefixCache
 from radchat.engine.radix import Node
 from radchat.engine.request import Ids
@@ -53,12 +54,14 @@ class CacheMachine(RuleBasedStateMachine):
         self.last_use: dict[tuple[str, bytes], int] = {}  # every cached prefix
         self.in_tree: dict[int, int] = {}  # id(lease) -> tokens it has locked
         self.evicted: list[tuple[int, str, bytes, int]] = []  # node id, …, its prefix, new end
+        self.pins: dict[str, tuple[str, bytes, float]] = {}  # name -> namespace, path, until
 
     # ---- what a request can do -------------------------------------------------------------
 
-    @rule(text=some, at=cut, tail=bits, namespace=namespaces)
-    def admit(self, text: int, at: int, tail: str, namespace: str) -> None:
-        self.try_admit(self.some_text(text)[:at] + to_ids(tail), namespace)
+    @rule(text=some, at=cut, tail=bits, namespace=namespaces, over_pins=st.booleans())
+    def admit(self, text: int, at: int, tail: str, namespace: str, over_pins: bool) -> None:
+        ids = self.some_text(text)[:at] + to_ids(tail)
+        self.try_admit(ids, namespace, over_pins=over_pins)
 
     @precondition(lambda self: self.leases)
     @rule(which=some)
@@ -139,6 +142,33 @@ class CacheMachine(RuleBasedStateMachine):
         assert gone == [step.node_id for step in plan][: len(gone)]
         self.settle_evictions()
 
+    @rule(text=some, at=cut, name=st.sampled_from("abc"), lasts=st.integers(0, 40), ns=namespaces)
+    def pin(self, text: int, at: int, name: str, lasts: int, ns: str) -> None:
+        """A path that is cached, in part, or not at all; a pin of that name may be there."""
+        ids, until = self.some_text(text)[:at], self.now + lasts
+        others = [pin for each, pin in self.pins.items() if each != name]
+        want = self.pages_of([*others, (ns, ids.tobytes(), until)])
+        limit = self.cache.total // 4
+        if want > limit:
+            with pytest.raises(PinsFull) as refused:
+                self.cache.pin(name, ids, ns, until=until)
+            assert (refused.value.num_pages, refused.value.limit) == (want, limit)
+            return
+        self.cache.pin(name, ids, ns, until=until)
+        self.pins[name] = (ns, ids.tobytes(), until)
+        assert self.cache.pins_want == want
+
+    @rule(name=st.sampled_from("abc"))
+    def unpin(self, name: str) -> None:
+        assert self.cache.unpin(name) == (self.pins.pop(name, None) is not None)
+
+    @rule()
+    def expire(self) -> None:
+        over = {name for name, (*_, until) in self.pins.items() if until <= self.now}
+        assert set(self.cache.expire_pins(self.now)) == over
+        for name in over:
+            del self.pins[name]
+
     @rule(text=some, start=cut)
     def forget_a_path(self, text: int, start: int) -> None:
         """What is evicted by name: not by age, but only leaves, and nothing a request relies on."""
@@ -151,7 +181,8 @@ class CacheMachine(RuleBasedStateMachine):
                 del self.last_use[namespace, path[: 4 * n]]
         self.evicted.clear()
         left = self.cache.match_len(ids)
-        if not self.leases and self.is_last(ids[:left]):
+        pinned = self.is_pinned("", ids[:left].tobytes(), left - 1) if left else False
+        if not (self.leases or pinned) and self.is_last(ids[:left]):
             assert left < start + self.size, "left more than the page it was cut in"
 
     # ---- what must hold after each step ----------------------------------------------------
@@ -159,6 +190,24 @@ class CacheMachine(RuleBasedStateMachine):
     @invariant()
     def counts_agree_with_a_recount(self) -> None:
         self.cache.check(self.leases)
+
+    @invariant()
+    def a_pin_holds_all_that_is_cached_of_its_path(self) -> None:
+        views = {view.name: view for view in self.cache.pins()}
+        assert views.keys() == self.pins.keys()
+        for name, (namespace, raw, until) in self.pins.items():
+            ids = array("I", raw)
+            held = self.expected_match(ids, namespace, len(ids))
+            assert views[name][1:] == (len(ids), held, until)
+        used = self.cache.free + self.cache.evictable + self.cache.pinned + self.cache.locked
+        own = sum(len(lease.table) - lease.own_from for lease in self.leases)
+        assert self.cache.total - own <= used <= self.cache.total
+
+    @invariant()
+    def the_line_is_in_order_of_last_use(self) -> None:
+        """An order of walks; where a pin that ends puts back what it kept, too."""
+        places = [(node.tick, -node.start) for node in self.cache._tree.order]
+        assert places == sorted(places)
 
     @invariant()
     def every_page_table_reads_its_own_prefix(self) -> None:
@@ -194,7 +243,7 @@ class CacheMachine(RuleBasedStateMachine):
             self.end(lease, lease.computed_len)
         self.cache.check([])
         assert self.cache.locked == 0
-        self.cache.clear()
+        self.cache.clear(pinned=True)
         assert self.cache.free == self.cache.total
         assert not self.cache.nodes()
 
@@ -213,14 +262,22 @@ class CacheMachine(RuleBasedStateMachine):
             length += 1
         return length
 
-    def try_admit(self, ids: Ids, namespace: str) -> Lease | None:
+    def try_admit(self, ids: Ids, namespace: str, *, over_pins: bool = False) -> Lease | None:
         if not 0 < len(ids) <= MAX_LEN or len(self.leases) == MAX_LEASES:
             return None
         if not self.cache.fits(len(ids)):
             return None
         self.texts.append(ids[:])
         found = self.expected_match(ids, namespace, len(ids) - 1)
-        return self.register(self.cache.admit(ids, namespace), ids, namespace, found)
+        given_way = self.cache.given_way
+        lease = self.cache.admit(ids, namespace, over_pins=over_pins)
+        if lease is None:
+            room = self.cache.free + self.cache.evictable
+            assert not over_pins or room + self.cache.pinned < -(-len(ids) // self.size)
+        if self.cache.given_way > given_way:
+            assert over_pins
+            assert self.cache.free == 0, "more gave way than was needed"
+        return self.register(lease, ids, namespace, found)
 
     def fork_lease(self, lease: Lease, tail: str) -> Lease | None:
         ids = lease.ids[: lease.computed_len] + to_ids(tail)
@@ -259,8 +316,10 @@ class CacheMachine(RuleBasedStateMachine):
         """Compute what is left and append ``text`` token by token; the last one has no KV yet."""
         for token in to_ids(text)[: MAX_LEN - len(lease.ids)]:
             self.run(lease, len(lease.ids))
-            if not self.cache.reserve(lease, len(lease.ids) + 1):
+            alone = len(self.leases) == 1
+            if not self.cache.reserve(lease, len(lease.ids) + 1, over_pins=alone):
                 assert self.cache.free + self.cache.evictable == 0
+                assert not alone or self.cache.pinned == 0
                 self.end(lease, lease.computed_len)  # retract
                 return False
             self.settle_evictions()
@@ -308,7 +367,11 @@ class CacheMachine(RuleBasedStateMachine):
         self.evicted.append((node.id, namespace, path, end))
 
     def settle_evictions(self) -> None:
-        """Each victim was the least recently used leaf that no request relies on."""
+        """Each victim was the least recently used leaf that no request relies on or, behind all of
+        these, that pins keep.
+        """
+        if any(self.is_pinned(*entry[1:]) for entry in self.evicted):
+            self.settle_what_gave_way()
         for _, namespace, path, end in self.evicted:
             assert self.may_go(namespace, path, end)
             used = self.last_use[namespace, path]
@@ -317,6 +380,35 @@ class CacheMachine(RuleBasedStateMachine):
             for n in range(end + 1, len(path) // 4 + 1):
                 del self.last_use[namespace, path[: 4 * n]]
         self.evicted.clear()
+
+    def settle_what_gave_way(self) -> None:
+        """Pinned paths went: nothing else could, they went last, and only where nothing goes on."""
+        kept = [entry for entry in self.evicted if self.is_pinned(*entry[1:])]
+        first = self.evicted.index(kept[0])
+        assert self.evicted[first:] == kept
+        del self.evicted[first:]
+        self.settle_evictions()
+        assert not any(self.may_go(*key, len(key[1]) // 4 - 1) for key in self.last_use)
+        pins, self.pins = self.pins, {}
+        for _, namespace, path, end in kept:
+            assert self.may_go(namespace, path, end)
+            for n in range(end + 1, len(path) // 4 + 1):
+                del self.last_use[namespace, path[: 4 * n]]
+        self.pins = pins
+
+    def is_pinned(self, namespace: str, path: bytes, end: int) -> bool:
+        """Whether a pin reaches beyond token ``end`` of ``path``."""
+        beyond = path[: 4 * end + 4]
+        return any(ns == namespace and raw.startswith(beyond) for ns, raw, _ in self.pins.values())
+
+    def pages_of(self, pins: list[tuple[str, bytes, float]]) -> int:
+        """Whole pages of these paths, those shared once, and a last one that is not whole."""
+        whole = {
+            (ns, raw[: 4 * n])
+            for ns, raw, _ in pins
+            for n in range(self.size, len(raw) // 4 + 1, self.size)
+        }
+        return len(whole) + sum(len(raw) // 4 % self.size > 0 for _, raw, _ in pins)
 
     def is_last(self, ids: Ids) -> bool:
         """Whether nothing in the model goes on from ``ids``."""
@@ -327,6 +419,8 @@ class CacheMachine(RuleBasedStateMachine):
         """Whether ``path`` is a leaf of the model that no request needs beyond token ``end``."""
         longer = [path + to_ids(bit).tobytes() for bit in "01"]
         if any((namespace, each) in self.last_use for each in longer):
+            return False
+        if self.is_pinned(namespace, path, end):
             return False
         return not any(
             lease.namespace == namespace

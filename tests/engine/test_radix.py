@@ -10,6 +10,7 @@ import pytest
 from radchat.engine.eviction import LeastRecentlyUsed
 from radchat.engine.pages import PageAllocator
 from radchat.engine.radix import Node, RadixTree, common_len, prefix_of
+from radchat.engine.recount import check_tree
 
 P = 4
 
@@ -37,7 +38,7 @@ class Tree(RadixTree):
         return node
 
     def recount(self, *locked: Node) -> None:
-        self.check(Counter(locked))
+        check_tree(self, Counter(locked))
 
 
 def spans(tree: RadixTree) -> list[tuple[int, int]]:

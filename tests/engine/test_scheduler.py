@@ -529,9 +529,9 @@ class Counting(PrefixCache):
         self.matches += 1
         return super().match_raw(raw, namespace)
 
-    def admit(self, ids: Ids, namespace: str = "") -> Lease | None:
+    def admit(self, ids: Ids, namespace: str = "", *, over_pins: bool = False) -> Lease | None:
         self.admissions += 1
-        return super().admit(ids, namespace)
+        return super().admit(ids, namespace, over_pins=over_pins)
 
 
 def counting_engine(pool_tokens: int, **options: Any) -> tuple[Engine, Counting]:

@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 ROOT = Path(__file__).parents[2]
-NAMES = ("pages", "eviction", "radix", "prefix_cache")
+NAMES = ("pages", "eviction", "radix", "pins", "prefix_cache")
 
 
 class Bug(NamedTuple):
@@ -113,26 +113,27 @@ BUGS = [
     Bug(
         "a locked node stays in line",
         "radix",
-        "                self.order.remove(each)\n",
-        "                self.order.touch(each)\n",
+        "                    self.order.remove(each)\n                    self.evictable -= adds\n",
+        "                    self.order.touch(each)\n                    self.evictable -= adds\n",
     ),
     Bug(
         "nodes others made are walked over, not used",
         "radix",
-        "            if not each.lock_ref:\n                self.order.touch(each)\n",
+        "            if not (each.lock_ref or each.pins):\n"
+        "                self.order.touch(each)\n",
         "",
     ),
     Bug(
         "a leaf is lengthened though others lock it",
         "radix",
-        "not node.children and node.end and node.lock_ref == (node is base)",
-        "not node.children and node.end",
+        "node.lock_ref == (node is base) and not node.pins",
+        "not node.pins",
     ),
     Bug(
         "a partial match locks the whole node",
         "radix",
-        "        if at < node.end:\n            node = self._split(node, at)\n",
-        "",
+        "            node = self._split(node, at)\n        self._tick += 1\n",
+        "            pass\n        self._tick += 1\n",
     ),
     Bug(
         "room is made before the match is locked",
@@ -170,6 +171,44 @@ BUGS = [
         "radix",
         "            node.end = end\n",
         "",
+    ),
+    Bug(
+        "the upper half of a split is not pinned",
+        "radix",
+        "node.tick, node.last_used, node.pins",
+        "node.tick, node.last_used, 0",
+    ),
+    Bug(
+        "a pinned leaf is lengthened",
+        "radix",
+        "node.lock_ref == (node is base) and not node.pins",
+        "node.lock_ref == (node is base)",
+    ),
+    Bug(
+        "what a pin kept is used when it ends",
+        "eviction",
+        "[*self._line, *nodes], key=lambda node: (node.tick, -node.start)",
+        "self._line, key=lambda node: 0) + sorted(nodes, key=lambda node: -node.start",
+    ),
+    Bug(
+        "a pinned path is not pinned again when it is computed again",
+        "prefix_cache",
+        "        self._tree.unlock(lease.node, used=node)\n"
+        "        lease.table = []\n"
+        "        self._pins.settle()\n",
+        "        self._tree.unlock(lease.node, used=node)\n        lease.table = []\n",
+    ),
+    Bug(
+        "pins give way to whoever asks",
+        "prefix_cache",
+        "self.free + self.evictable + (self.pinned if over_pins else 0)",
+        "self.free + self.evictable + self.pinned",
+    ),
+    Bug(
+        "a pin stays on a node that gave way",
+        "pins",
+        "                    pin.node = node.parent\n",
+        "                    pass\n",
     ),
     Bug(
         "neighbouring free runs are not joined",
