@@ -12,7 +12,7 @@ from radchat.chat.files import load
 from radchat.chat.footer import count, place, size
 from radchat.chat.keyboard import as_found
 from radchat.chat.options import parse_option
-from radchat.chat.sessions_view import begun, listing
+from radchat.chat.sessions_view import LISTED, listing
 from radchat.chat.text import clean, one_line
 from radchat.chat.transcript import branches_listing, transcript
 from radchat.chat.tree_view import render
@@ -232,8 +232,11 @@ def _sessions(chat: Chat, rest: str) -> None:
         chat.enter(opened)
         chat.tell(chat.where_lines(opened))
         return
-    for line in listing(begun(chat.call("sessions.list")["sessions"]), chat.host.columns):
+    result = chat.call("sessions.list", begun=True, limit=LISTED)
+    for line in listing(result["sessions"], chat.host.columns):
         chat.host.out(line)
+    if more := result["total"] - len(result["sessions"]):
+        chat.host.note(f"{count(more)} more: radchat sessions ls --all")
 
 
 def _rename(chat: Chat, rest: str) -> None:

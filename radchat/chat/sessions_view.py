@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from typing import Any
 
-from radchat.chat.footer import SEPARATOR, count, where
+from radchat.chat.footer import SEPARATOR, count, place, where
 from radchat.chat.text import one_line
-from radchat.chat.width import cut, first_line, pad, width
+from radchat.chat.width import cut, first_line, pad, table, width
 
 NAME_COLUMNS = 32
+LISTED = 20  # sessions, where one looks at them and did not say how many
 _WEEK = 7
 
 
@@ -63,11 +64,6 @@ def last_words(path: Sequence[Mapping[str, Any]], columns: int | None) -> list[s
     return lines
 
 
-def begun(sessions: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Those in which something was said: an empty one is an open chat's, or was left by one."""
-    return [session for session in sessions if session.get("messages")]
-
-
 def listing(sessions: Sequence[dict[str, Any]], columns: int | None) -> list[str]:
     """One line a session; the current one is starred."""
     if not sessions:
@@ -85,6 +81,32 @@ def listing(sessions: Sequence[dict[str, Any]], columns: int | None) -> list[str
         line = "  ".join(cells).rstrip()
         lines.append(line if columns is None else cut(line, columns))
     return lines
+
+
+def hits_listing(hits: Sequence[Mapping[str, Any]], columns: int | None) -> list[str]:
+    """One line a hit of a search: session, branch@id, day, and the words around the match."""
+    rows = [
+        [
+            cut(one_line(str(hit.get("name") or "-")), NAME_COLUMNS),
+            place(hit.get("branch"), hit.get("short")),
+            datetime.fromtimestamp(hit["created"]).astimezone().date().isoformat(),
+            marked(str(hit["snippet"]), hit["marks"]),
+        ]
+        for hit in hits
+    ]
+    if not rows:
+        return []
+    lines = table(rows, ["session", "at", "date", "text"])
+    return lines if columns is None else [cut(line, columns) for line in lines]
+
+
+def marked(snippet: str, marks: Sequence[Sequence[int]]) -> str:
+    """On one line, each match between [ and ]."""
+    text, done = "", 0
+    for start, stop in marks:
+        text += f"{snippet[done:start]}[{snippet[start:stop]}]"
+        done = stop
+    return one_line(text + snippet[done:])
 
 
 def _row(session: dict[str, Any]) -> tuple[str, ...]:

@@ -53,6 +53,7 @@ VALUE_OPTIONS = frozenset(
         "--by",
         "--tokens",
         "--from-file",
+        "--folder",
         "-d",
         "--delete",
     )

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from radchat.chat import keyboard
-from radchat.chat.sessions_view import begun, listing
+from radchat.chat.sessions_view import listing
 from radchat.chat.text import join_surrogates
 from radchat.cli import common, stdin
 from radchat.cli.ask import which_session
@@ -88,7 +88,7 @@ def _one_turn(
 
 def pick(cli: common.Cli) -> str:
     """A session chosen from the last few, on a terminal."""
-    sessions = begun(cli.call("sessions.list")["sessions"])[:PICK]
+    sessions = cli.call("sessions.list", begun=True, limit=PICK)["sessions"]
     if not sessions:
         raise UsageError("no session to go on with yet: radchat chat")
     head, *lines = listing(sessions, cli.columns)

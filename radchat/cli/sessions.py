@@ -1,16 +1,19 @@
-"""`radchat sessions`: ls, show, rename, rm."""
+"""`radchat sessions`: ls, show, rename, rm; the others are in sessions_kept.py."""
 
 from __future__ import annotations
 
+import os
+import sys
 from datetime import datetime
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from radchat.chat.footer import count
-from radchat.chat.sessions_view import begun, listing
+from radchat.chat.sessions_view import LISTED, listing
 from radchat.chat.text import one_line
-from radchat.cli import common
+from radchat.cli import common, sessions_kept
 from radchat.errors import UsageError
 
 sessions_app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -20,20 +23,37 @@ sessions_app = typer.Typer(rich_markup_mode=None, add_completion=False)
 def _sessions(ctx: typer.Context) -> None:
     """The trees of messages kept here."""
     if ctx.invoked_subcommand is None:
-        ls(ctx)
+        ctx.invoke(ls, ctx=ctx)
 
 
 @sessions_app.command("ls")
-def ls(ctx: typer.Context) -> None:
+def ls(
+    ctx: typer.Context,
+    number: Annotated[
+        int | None, typer.Option("-n", metavar="N", min=1, help="only the last N")
+    ] = None,
+    every: Annotated[
+        bool, typer.Option("-a", "--all", help=f"not only the last {LISTED} on a terminal")
+    ] = False,
+    folder: Annotated[
+        str | None, typer.Option("--folder", metavar="DIR", help="only those begun in DIR")
+    ] = None,
+) -> None:
     """List them, the last used first."""
     cli = common.of(ctx)
-    result = cli.call("sessions.list")
-    result["sessions"] = begun(result["sessions"])
+    if every and number is not None:
+        raise UsageError("-n N or --all: give one of them")
+    looks = common.is_terminal(sys.stdout) and not cli.json and not every
+    limit = number or (LISTED if looks else None)
+    where = None if folder is None else os.path.abspath(Path(folder).expanduser())  # noqa: PTH100
+    result = cli.call("sessions.list", begun=True, limit=limit, folder=where)
     if cli.json:
         cli.data(result)
         return
     for line in listing(result["sessions"], cli.columns):
         cli.out(line)
+    if number is None and (more := result["total"] - len(result["sessions"])):
+        cli.note(f"{count(more)} more: --all, or -n N")
 
 
 @sessions_app.command("show")
@@ -96,6 +116,10 @@ def rm(
     for gone in result["removed"]:
         name = one_line(str(gone.get("name") or gone["id"]))
         cli.note(f"deleted {name}, {count(gone['messages'])} messages")
+
+
+for _name in ("search", "prune", "verify"):
+    sessions_app.command(_name)(getattr(sessions_kept, _name))
 
 
 def _ask(cli: common.Cli, method: str, session: str | None, **args: Any) -> dict[str, Any]:

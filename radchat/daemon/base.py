@@ -30,7 +30,7 @@ from radchat_sessions.store import Store
 
 
 class Base:
-    """The service is one class in five files, each adding to the one before (see service.py)."""
+    """The service is one class in six files, each adding to the one before (see service.py)."""
 
     def __init__(self, places: Places, config: Config, worker: Worker) -> None:
         self._places, self._config = places, config

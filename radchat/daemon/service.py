@@ -1,8 +1,8 @@
 """The daemon's methods, one for each name in protocol.METHODS. The signature is the contract.
 
-The one place where sessions meet the engine. One class in five files, each adding to the one
-before: ``base``, ``session_methods``, ``tree_methods``, ``cache_methods``, and here: the service's
-life, control, models, answers.
+The one place where sessions meet the engine. One class in six files, each adding to the one before:
+``base``, ``session_methods``, ``keeping_methods``, ``tree_methods``, ``cache_methods``, and here:
+the service's life, control, models, answers.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from radchat.daemon.base import Base, session_json
+from radchat.daemon.base import Base, at_least, session_json
 from radchat.daemon.finding import find_session, find_store, moved, new_session, stands
 from radchat.daemon.held import Held, Snapshot, held_of
 from radchat.errors import Busy, NotFound
@@ -16,30 +16,40 @@ _Gone = tuple[Session, dict[str, Held], Removed]
 
 
 class SessionMethods(Base):
-    async def sessions_list(self, where: Where, session: str | None = None) -> dict[str, Any]:
-        """All, the last used first; one of them is current: the one named, else this place's."""
+    async def sessions_list(
+        self,
+        where: Where,
+        session: str | None = None,
+        limit: int | None = None,
+        folder: str | None = None,
+        begun: bool = False,
+    ) -> dict[str, Any]:
+        """All, or those made in a folder, the last used first; ``begun``: only those in which
+        something was said. One of them is current: the one named, else this place's. ``total``
+        counts those beyond the limit too.
+        """
+        at_least(1, limit=limit)
 
         def work() -> dict[str, Any]:
             try:
                 current = self._place(where, session, None)[1].session.id
             except (StoreNotFound, NotFound):
                 current = None
-            rows = []
-            for store in (self._desk.stored, self._desk.ephemeral):
-                for summary in store.sessions():
-                    each = summary.session
-                    rows.append(
-                        {
-                            **session_json(each),
-                            "messages": summary.messages,
-                            "branches": summary.branches,
-                            "head": summary.head.message,
-                            "branch": summary.head.branch,
-                            "current": each.id == current,
-                            "ephemeral": store is self._desk.ephemeral,
-                        }
-                    )
-            return {"sessions": rows}
+            rows = [
+                {
+                    **session_json(summary.session),
+                    "messages": summary.messages,
+                    "branches": summary.branches,
+                    "head": summary.head.message,
+                    "branch": summary.head.branch,
+                    "current": summary.session.id == current,
+                    "ephemeral": store is self._desk.ephemeral,
+                }
+                for store in (self._desk.stored, self._desk.ephemeral)
+                for summary in store.sessions(folder=folder)
+                if summary.messages or not begun
+            ]
+            return {"sessions": rows[:limit], "total": len(rows)}
 
         return await self._desk.run(work)
 
@@ -73,15 +83,25 @@ class SessionMethods(Base):
         return await self._desk.run(work)
 
     async def sessions_rm(self, where: Where, sessions: list[str]) -> dict[str, Any]:
-        """Delete sessions, and forget the KV only they used; messages others share stay."""
+        """Delete sessions, and forget the KV only they used; messages others share stay. None is
+        deleted where one is not found or has an answer running.
+        """
+
+        def meant() -> list[str]:
+            places = [self._place(where, ref, None) for ref in sessions]
+            for store, place in places:
+                if store.running(place.session.id):
+                    raise Busy(
+                        f"an answer is running in {place.session.name}: cancel it, or wait for it"
+                    )
+            return list(dict.fromkeys(place.session.id for _, place in places))
+
         removed = []
-        for ref in sessions:
+        for ref in await self._desk.run(meant):
             snapshot = await self._snapshot()
 
             def work(ref: str = ref, snapshot: Snapshot | None = snapshot) -> _Gone:
                 store, place = self._place(where, ref, None)
-                if store.running(place.session.id):
-                    raise Busy("an answer is running in this session: cancel it, or wait for it")
                 held = {} if snapshot is None else held_of(store, place.session.id, snapshot)
                 return place.session, held, store.remove(place.session.id)
 

@@ -9,7 +9,7 @@ from radchat.daemon.arguments import ChatHead
 from radchat.daemon.base import at_least
 from radchat.daemon.finding import Place, is_stored, moved, stands
 from radchat.daemon.held import held_of
-from radchat.daemon.session_methods import SessionMethods
+from radchat.daemon.keeping_methods import KeepingMethods
 from radchat.daemon.turns import shown
 from radchat.errors import NotFound, UsageError
 from radchat.protocol import Where
@@ -20,7 +20,7 @@ from radchat_sessions.store import Store
 Filter = Literal["default", "user-only", "no-tools", "labeled", "all"]
 
 
-class TreeMethods(SessionMethods):
+class TreeMethods(KeepingMethods):
     # -- looking ---------------------------------------------------------------------------------
 
     async def tree(

@@ -109,11 +109,14 @@ class Database:
 
     def complaints(self) -> list[str]:
         """What SQLite itself finds wrong: pages, rows, references, the text index."""
-        found = [str(row[0]) for row in self.all("PRAGMA integrity_check") if row[0] != "ok"]
-        found += [
-            f"a row of {row[0]} refers to a row of {row[2]} that is not there"
-            for row in self.all("PRAGMA foreign_key_check")
-        ]
+        try:
+            found = [str(row[0]) for row in self.all("PRAGMA integrity_check") if row[0] != "ok"]
+            found += [
+                f"a row of {row[0]} refers to a row of {row[2]} that is not there"
+                for row in self.all("PRAGMA foreign_key_check")
+            ]
+        except Broken as error:
+            return [error.message]
         try:
             self._connection.execute(
                 "INSERT INTO message_text (message_text, rank) VALUES ('integrity-check', 1)"

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, Final, Literal, TypeAlias, cast
 
+from radchat_sessions.words import indexed
+
 Ids: TypeAlias = "array[int]"  # typecode 'I'
 Json: TypeAlias = Any  # what json.loads gives
 Part: TypeAlias = Mapping[str, Json]
@@ -63,8 +65,8 @@ def text_of(parts: Iterable[Part], kind: str = "text") -> str:
 
 
 def searchable(parts: Iterable[Part]) -> str:
-    """Every text of the parts, for the index; NUL would end it early."""
-    return "\n".join(str(part["text"]) for part in parts if "text" in part).replace("\0", " ")
+    """Every text of the parts, as the index has it."""
+    return indexed("\n".join(str(part["text"]) for part in parts if "text" in part))
 
 
 def dumps(value: Json) -> str:
@@ -243,20 +245,38 @@ class Recovered:
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """``messages`` are gone; ``shared`` of the session's messages live on in other sessions."""
+    """``messages`` are gone; ``shared`` of the session's messages live on in other sessions;
+    ``branches`` of a session that stays are gone.
+    """
 
     session: str
     messages: tuple[str, ...]
     prompts: int
     shared: int
+    branches: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
+    """A message that was searched for, seen from a session and a branch of it (None: unnamed)."""
+
     message: str
     session: str | None
+    branch: str | None
     role: Role
-    snippet: str  # matches between [ and ]
+    created: float
+    rank: float  # the lower the better
+    snippet: str
+    marks: tuple[tuple[int, int], ...]  # where in it the matches are: (start, stop)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A session in which ``matches`` messages have what was searched for."""
+
+    session: str
+    matches: int
+    rank: float
 
 
 # -- what the store is given -----------------------------------------------------------------------

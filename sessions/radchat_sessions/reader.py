@@ -15,7 +15,6 @@ from radchat_sessions.messages import (
     SHORTEST_ID,
     Branch,
     Head,
-    Hit,
     Ids,
     Label,
     Message,
@@ -44,8 +43,14 @@ SHOWN_BY_OTHERS = f"""WITH RECURSIVE reach (session, id) AS (
     SELECT session, id FROM ({_NAMED} UNION ALL {_WRITTEN}) WHERE session <> ?1 UNION {_UP})"""
 SHOWN_BY_ALL = f"""WITH RECURSIVE reach (session, id) AS (
     SELECT session, id FROM ({_NAMED} UNION ALL {_WRITTEN}) UNION {_UP})"""
-KEPT = f"""WITH RECURSIVE reach (session, id) AS (
-    SELECT session, id FROM ({_NAMED}) WHERE session = ?1 UNION {_UP})"""
+# Where sessions leave what was written in them, and upwards from there: the walk up is short.
+BORROWED = f"""WITH RECURSIVE borrowed (session, id) AS (
+    SELECT n.session, m.id FROM ({_NAMED}) n JOIN messages m ON m.id = n.id
+        WHERE m.origin IS NOT n.session
+    UNION SELECT c.origin, p.id FROM messages c JOIN messages p ON p.id = c.parent
+        WHERE c.origin IS NOT NULL AND p.origin IS NOT c.origin
+    UNION SELECT b.session, m.parent FROM borrowed b JOIN messages m ON m.id = b.id
+        WHERE m.parent IS NOT NULL)"""
 
 
 class Span(NamedTuple):
@@ -97,28 +102,42 @@ class Reader:
                 raise Ambiguous(f"{ref} fits {len(rows)} sessions: {', '.join(names)}", names)
         raise NotFound(f"no session {ref}")
 
-    def sessions(self) -> list[SessionSummary]:
-        """All, the last used first."""
-        counts = {
-            row["session"]: row["n"]
-            for row in self._db.all(
-                f"{SHOWN_BY_ALL} SELECT session, count(*) AS n FROM reach GROUP BY session"
-            )
-        }
-        branches = {
-            row["session"]: row["n"]
-            for row in self._db.all("SELECT session, count(*) AS n FROM branches GROUP BY session")
-        }
-        rows = self._db.all("SELECT * FROM sessions ORDER BY used DESC, seq DESC")
+    def sessions(self, *, folder: str | None = None) -> list[SessionSummary]:
+        """All, or those of a folder; the last used first."""
+        rows = self._db.all(
+            "SELECT s.*, b.message, (SELECT count(*) FROM branches c WHERE c.session = s.id) AS n "
+            "FROM sessions s LEFT JOIN branches b ON b.session = s.id AND b.name = s.head_branch "
+            "WHERE ?1 IS NULL OR s.folder = ?1 ORDER BY s.used DESC, s.seq DESC",
+            folder,
+        )
+        counts = self._message_counts()
         return [
             SessionSummary(
                 session=session_of(row),
                 messages=counts.get(row["id"], 0),
-                branches=branches.get(row["id"], 0),
-                head=self.head(row["id"]),
+                branches=row["n"],
+                head=Head(row["id"], row["head_branch"], row["message"], row["head_branch"])
+                if row["head_branch"] is not None
+                else self.head(row["id"]),
             )
             for row in rows
         ]
+
+    def _message_counts(self) -> dict[str, int]:
+        """How many messages each session shows: those written in it, and those of others that its
+        names and its own messages stand on.
+        """
+        rows = [
+            *self._db.all("SELECT origin AS session, count(*) AS n FROM messages GROUP BY origin"),
+            *self._db.all(
+                f"{BORROWED} SELECT b.session, count(*) AS n FROM borrowed b "
+                "JOIN messages m ON m.id = b.id WHERE m.origin IS NOT b.session GROUP BY b.session"
+            ),
+        ]
+        counts: dict[str, int] = {}
+        for row in rows:
+            counts[row["session"]] = counts.get(row["session"], 0) + row["n"]
+        return counts
 
     def current_session(self, terminal: str | None, folder: str | None) -> Session | None:
         """Last used from this terminal, else in this folder, else at all."""
@@ -182,6 +201,11 @@ class Reader:
         )
         return [row["id"] for row in rows]
 
+    def num_messages(self) -> int:
+        """Of all sessions; what several share counts once."""
+        row = self._db.one("SELECT count(*) AS n FROM messages")
+        return 0 if row is None else int(row["n"])
+
     def children(self, message_id: str | None, session_id: str) -> list[Message]:
         """The session's messages that follow ``message_id`` (None: its roots), oldest first."""
         return [m for m in self.messages(session_id) if m.parent == message_id]
@@ -195,22 +219,6 @@ class Reader:
         if turns > len(asked):
             raise NotFound(f"only {len(asked)} turns back from here, not {turns}")
         return message_id if turns == 0 else asked[-turns].parent
-
-    def search(self, words: str, session_id: str | None = None, limit: int = 20) -> list[Hit]:
-        """Messages that contain every word, best first."""
-        quoted = " ".join('"' + word.replace('"', '""') + '"' for word in words.split())
-        if not quoted:
-            return []
-        rows = self._db.all(
-            "SELECT m.id, m.origin, m.role, snippet(message_text, 0, '[', ']', '...', 12) AS s "
-            "FROM message_text JOIN messages m ON m.seq = message_text.rowid "
-            "WHERE message_text MATCH ?2 AND (?1 IS NULL OR m.id IN "
-            f"({SHOWN} SELECT id FROM reach)) ORDER BY rank LIMIT ?3",
-            session_id,
-            quoted,
-            limit,
-        )
-        return [Hit(row["id"], row["origin"], row["role"], row["s"]) for row in rows]
 
     # -- names -------------------------------------------------------------------------------------
 

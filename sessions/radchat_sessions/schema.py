@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from radchat_sessions.errors import SaveFailed, TooNew
+from radchat_sessions.words import indexed
 
 TREE = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
@@ -175,7 +176,24 @@ END;
 INSERT INTO message_text (message_text) VALUES ('rebuild');
 """
 
-SCRIPTS: Sequence[str] = (TREE, SEARCH)
+# Accents of every kind fold, and what is written without spaces is cut (words.py).
+SEARCH_ALL_SCRIPTS = """
+DROP TRIGGER message_text_added;
+DROP TRIGGER message_text_removed;
+DROP TABLE message_text;
+UPDATE messages SET text = indexed(text) WHERE text <> indexed(text);
+CREATE VIRTUAL TABLE message_text USING fts5 (
+  text, content = 'messages', content_rowid = 'seq', tokenize = 'unicode61 remove_diacritics 2');
+CREATE TRIGGER message_text_added AFTER INSERT ON messages BEGIN
+  INSERT INTO message_text (rowid, text) VALUES (new.seq, new.text);
+END;
+CREATE TRIGGER message_text_removed AFTER DELETE ON messages BEGIN
+  INSERT INTO message_text (message_text, rowid, text) VALUES ('delete', old.seq, old.text);
+END;
+INSERT INTO message_text (message_text) VALUES ('rebuild');
+"""
+
+SCRIPTS: Sequence[str] = (TREE, SEARCH, SEARCH_ALL_SCRIPTS)
 
 
 def version(db: sqlite3.Connection) -> int:
@@ -204,6 +222,7 @@ def migrate(db: sqlite3.Connection, path: Path | None, scripts: Sequence[str] = 
         )
     if 0 < old < len(scripts) and path is not None:
         _back_up(db, backup_path(path, old))
+    db.create_function("indexed", 1, indexed, deterministic=True)
     for number in range(old, len(scripts)):
         # executescript commits what is open before it starts, so the transaction is in the script
         try:

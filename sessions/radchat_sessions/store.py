@@ -1,8 +1,7 @@
-# ruff: noqa: S608 - what is put together are our own constants; every value is a parameter
 """The session store: every conversation a tree of messages, with the ids the engine saw.
 
-One class in four files, each adding to the one before: ``reader`` (questions), ``heads`` (branches,
-HEAD, labels), ``turns`` (answers) and here: opening, sessions as a whole, removal.
+One class in five files, each adding to the one before: ``reader`` (questions), ``heads`` (branches,
+HEAD, labels), ``turns`` (answers), ``removal`` and here: opening, sessions as a whole.
 
 A store belongs to the thread that opened it, and to one process: the daemon (ADR 0002). Every
 method that writes is one transaction; after an exception nothing of it is there. Its errors are
@@ -12,25 +11,25 @@ those of ``radchat_sessions.errors``.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal, Self
 
 from radchat_sessions.database import Database, Synchronous
 from radchat_sessions.errors import Refused
 from radchat_sessions.heads import check_name
-from radchat_sessions.messages import Json, Recovered, Removed, Session, clean, dumps, pack_ids
+from radchat_sessions.messages import Found, Hit, Json, Recovered, Session, clean, dumps
 from radchat_sessions.names import free_name, made_up_name
-from radchat_sessions.reader import KEPT, SHOWN, SHOWN_BY_OTHERS
+from radchat_sessions.removal import Removal
 from radchat_sessions.running import AppendFile, OpenFile, RunningFiles
-from radchat_sessions.schema import backups
-from radchat_sessions.turns import Turns, random_id
+from radchat_sessions.search import search, sessions_with
+from radchat_sessions.turns import random_id
 from radchat_sessions.verify import Problem, verify
 
 IN_MEMORY: Literal[":memory:"] = ":memory:"
 
 
-class Store(Turns):
+class Store(Removal):
     recovered: list[Recovered]  # what the last process left unfinished; told once
 
     @classmethod
@@ -179,116 +178,21 @@ class Store(Turns):
                     )
             self._touch(session_id)
 
-    # -- removal -----------------------------------------------------------------------------------
+    # -- search ------------------------------------------------------------------------------------
 
-    def remove(self, session_id: str, *, dry_run: bool = False) -> Removed:
-        """The session, its names, and all its messages that no other session shows.
+    def search(self, asked: str, session_id: str | None = None, limit: int = 20) -> list[Hit]:
+        """Messages with every word of ``asked`` (words.py), best first."""
+        return search(self._db, asked, session_id, limit)
 
-        Their words are overwritten, also in the text index, the log and backups. ``dry_run`` tells
-        what would go, so that the caller can first ask for the ids whose KV goes with it.
-        """
-        self.session(session_id)
-        if self.running(session_id):
-            raise Refused("an answer is running in this session: cancel it first")
-        shown = self.message_ids(session_id)
-        others = self._set(f"{SHOWN_BY_OTHERS} SELECT DISTINCT id FROM reach", session_id)
-        doomed = [m for m in shown if m not in others]
-        shared = [m for m in shown if m in others]
-        if dry_run:
-            return Removed(session_id, tuple(doomed), 0, len(shared))
-        with self._db.write():
-            self._db.do("DELETE FROM sessions WHERE id = ?", session_id)
-            prompts = self._delete_messages(doomed)
-            self._hand_over(shared)
-        self._overwrite()
-        return Removed(session_id, tuple(doomed), prompts, len(shared))
-
-    def prune(self, session_id: str, *, dry_run: bool = False) -> Removed:
-        """Delete the session's messages that no branch, label, HEAD or running answer reaches.
-
-        Those written here that another session still shows stay, and are then its own.
-        """
-        self.session(session_id)
-        shown = self.message_ids(session_id)
-        kept = self._set(f"{KEPT} SELECT id FROM reach", session_id)
-        others = self._set(f"{SHOWN_BY_OTHERS} SELECT DISTINCT id FROM reach", session_id)
-        unnamed = [m for m in shown if m not in kept]
-        doomed = [m for m in unnamed if m not in others]
-        shared = [m for m in unnamed if m in others]
-        if dry_run or not unnamed:
-            return Removed(session_id, tuple(doomed), 0, len(shared))
-        with self._db.write():
-            prompts = self._delete_messages(doomed)
-            self._hand_over(shared, away_from=session_id)
-        self._overwrite()
-        return Removed(session_id, tuple(doomed), prompts, len(shared))
-
-    def _set(self, sql: str, session_id: str) -> set[str]:
-        return {row["id"] for row in self._db.all(sql, session_id)}
-
-    def _delete_messages(self, doomed: Iterable[str]) -> int:
-        """Messages, their prompts and marks; the number of prompts. What stays keeps its ids."""
-        self._db.do("PRAGMA defer_foreign_keys = ON")  # children and parents in any order
-        doomed = list(doomed)
-        going = set(doomed)
-        for message_id in doomed:
-            self._detach_prompts(message_id, going)
-        before = self._count_prompts()
-        for message_id in reversed(doomed):
-            self._db.do("DELETE FROM messages WHERE id = ?", message_id)
-        self._drop_unused_prompts()
-        self._db.do("INSERT INTO message_text (message_text) VALUES ('optimize')")
-        return before - self._count_prompts()
-
-    def _detach_prompts(self, message_id: str, going: set[str]) -> None:
-        """Prompts of messages that stay may stand on ids that go: give them those ids."""
-        rows = self._db.all(
-            "SELECT p.id, p.message FROM prompts p WHERE p.base_message = ?1 "
-            "OR p.base_prompt IN (SELECT id FROM prompts WHERE message = ?1)",
-            message_id,
-        )
-        for row in (row for row in rows if row["message"] not in going):
-            self._db.do(
-                "UPDATE prompts SET base_message = NULL, base_prompt = NULL, kept = 0, tail = ? "
-                "WHERE id = ?",
-                pack_ids(self.prompt_ids(row["id"])),
-                row["id"],
-            )
-
-    def _count_prompts(self) -> int:
-        row = self._db.one("SELECT count(*) AS n FROM prompts")
-        return 0 if row is None else int(row["n"])
-
-    def _hand_over(self, shared: Iterable[str], away_from: str | None = None) -> None:
-        """Messages whose session forgets them belong to one that shows them."""
-        wanted = set(shared)
-        if not wanted:
-            return
-        for row in self._db.all(
-            "SELECT id FROM sessions WHERE id IS NOT ? ORDER BY seq", away_from
-        ):
-            shown = self._set(f"{SHOWN} SELECT id FROM reach", row["id"])
-            for message_id in wanted & shown:
-                self._db.do(
-                    "UPDATE messages SET origin = ?1 WHERE id = ?2 "
-                    "AND (origin IS NULL OR origin IS ?3)",
-                    row["id"],
-                    message_id,
-                    away_from,
-                )
-                wanted.discard(message_id)
-
-    def _overwrite(self) -> None:
-        self._db.forget_removed()
-        if self._db.path is not None:
-            for copy in backups(self._db.path):
-                copy.unlink(missing_ok=True)
+    def sessions_with(self, asked: str, limit: int = 20) -> list[Found]:
+        """Sessions that show such messages."""
+        return sessions_with(self._db, asked, limit)
 
     # -- health ------------------------------------------------------------------------------------
 
-    def verify(self) -> list[Problem]:
-        """All that is wrong with the whole store (``sessions verify``); empty is good."""
-        return verify(self._db)
+    def verify(self, session_id: str | None = None) -> list[Problem]:
+        """All that is wrong (``sessions verify``), with everything or with one session."""
+        return verify(self._db, session_id)
 
     # -- names -------------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ READING = (
     ("log",),
     ("sessions",),
     ("sessions", "show"),
+    ("sessions", "search", "words"),
     ("branch",),
     ("cache", "stats"),
     ("cache", "ls", "--lru"),
@@ -38,6 +39,8 @@ CHANGING = (
     ("branch", "--label", "d9f1", "good"),
     ("sessions", "rename", "other"),
     ("sessions", "rm", "x", "-y"),
+    ("prune", "-y"),
+    ("sessions", "verify"),
     ("cache", "evict", "d9f1"),
     ("cache", "clear", "-y"),
     ("retry",),
@@ -480,13 +483,51 @@ def test_a_file_that_is_not_there_is_named(run: Run) -> None:
     assert "/nonexist" in done.err
 
 
-def test_sessions_without_a_word_in_them_are_not_listed(run: Run, daemon: FakeDaemon) -> None:
-    empty = {**SESSION, "id": long("0a0a"), "name": "hollow", "messages": 0}
-    daemon.script["sessions.list"] = {"sessions": [empty, dict(SESSION)]}
-    assert "hollow" not in run("sessions", "ls").out
-    assert [s["name"] for s in json.loads(run("sessions", "--json").out)["sessions"]] == [
-        "report-q3"
-    ]
+def test_verify_that_finds_something_lists_it_and_exits_1(run: Run, daemon: FakeDaemon) -> None:
+    problem = {"kind": "digest", "id": long("d9f1"), "session": long("e7f2"), "text": "changed"}
+    broken = {"ok": False, "messages": 14, "problems": [problem, {**problem, "id": None}]}
+    daemon.script["sessions.verify"] = broken
+    done = run("sessions", "verify")
+    assert done.code == 1
+    assert "digest    e7f20000  d9f10000  changed" in done.out
+    assert "2 of this is not as it was" in done.err
+    as_json = run("sessions", "verify", "--json")
+    assert (as_json.code, json.loads(as_json.out)) == (1, broken)
+
+
+def test_prune_asks_about_what_it_then_deletes(run: Run, daemon: FakeDaemon) -> None:
+    assert run("prune", "--dry-run").code == 0
+    assert run("prune").code == 2  # nobody to ask
+    assert run("prune", "--unlabeled", "-y").code == 0
+    calls = [args for method, args in daemon.calls if method == "sessions.prune"]
+    assert [args["dry_run"] for args in calls] == [True, True, True, False]
+    assert calls[-1]["unlabeled"]
+    assert calls[-1]["session"] == long("e7f2")
+
+
+def test_the_names_of_sessions_alone_are_searched_for_with_l(run: Run, daemon: FakeDaemon) -> None:
+    daemon.script["sessions.search"] = {
+        "sessions": [{"id": long("e7f2"), "name": "report-q3", "matches": 2}],
+        "more": True,
+    }
+    done = run("sessions", "search", "two", "words", "-l", "-n", "1")
+    assert done.out == "report-q3\n"
+    assert "more than 1" in done.err
+    (call,) = (args for method, args in daemon.calls if method == "sessions.search")
+    assert call == {"query": "two words", "limit": 1, "only_sessions": True, "session": None}
+
+
+def test_a_list_of_sessions_is_of_those_begun_and_whole_where_nobody_looks(
+    run: Run, daemon: FakeDaemon
+) -> None:
+    daemon.script["sessions.list"] = {"sessions": [dict(SESSION)], "total": 41}
+    run("sessions", "ls")
+    assert run("sessions", "ls", "-n", "1", "--folder", ".").err == ""
+    first, second = (args for method, args in daemon.calls if method == "sessions.list")
+    assert (first["begun"], first["limit"], first["folder"]) == (True, None, None)
+    assert second["limit"] == 1
+    assert Path(second["folder"]).is_absolute()
+    assert run("sessions", "ls", "-n", "1", "--all").code == 2
 
 
 @pytest.mark.parametrize("command", [("ask",), ("sessions",), ("tree",)])

@@ -46,6 +46,34 @@ def test_labels_head_branches_and_running_answers_keep_messages(talk: Talk) -> N
     assert talk.store.verify() == []
 
 
+def test_unlabeled_prunes_the_side_branches_on_which_no_label_stands(talk: Talk) -> None:
+    store = talk.store
+    first = talk.turn("one", "1")
+    ends = {}
+    for name in ("plain", "marked", "inside", "scored"):
+        begun = talk.begin(name, parent=first.id, branch=name, keep_head=True)
+        ends[name] = talk.finish(begun.answer_ids[0], "x")
+    more = talk.begin("more", parent=ends["inside"].id, branch=None)
+    last = talk.finish(more.answer_ids[0], "y")
+    store.set_branch(talk.id, "inside", last.id)
+    store.add_label(talk.id, ends["marked"].id, "keep")
+    store.add_label(talk.id, given(ends["inside"].parent), "also")
+    store.add_label(talk.id, ends["scored"].id, "0.7", "score")
+    store.create_branch(talk.id, "early", first.id)  # on HEAD's path: it costs nothing
+    main = talk.turn("two", "2")
+    assert store.prune(talk.id, dry_run=True).messages == ()
+    told = store.prune(talk.id, unlabeled=True, dry_run=True)
+    assert told.branches == ("plain", "scored")
+    assert len(store.branches(talk.id)) == 6
+    pruned = store.prune(talk.id, unlabeled=True)
+    assert (pruned.messages, pruned.branches) == (told.messages, told.branches)
+    assert {b.name for b in store.branches(talk.id)} == {"main", "early", "marked", "inside"}
+    kept = {m.id for m in store.messages(talk.id)}
+    assert {main.id, last.id, ends["marked"].id} <= kept
+    assert not {ends["plain"].id, ends["scored"].id} & kept
+    assert store.verify() == []
+
+
 def test_pruning_an_undone_turn_ends_redo(talk: Talk) -> None:
     talk.turn("one", "1")
     talk.turn("two", "2")
@@ -174,27 +202,3 @@ def test_a_session_with_a_running_answer_is_not_removed(talk: Talk) -> None:
         talk.store.session(talk.id)
     with pytest.raises(NotFound):
         talk.store.remove(talk.id)
-
-
-def test_verify_finds_a_changed_word_a_changed_id_and_an_orphan(talk: Talk) -> None:
-    first = talk.turn("one", "1")
-    second = talk.turn("two", "2")
-    db = talk.store._db._connection
-    assert talk.store.verify() == []
-    db.execute(
-        "UPDATE messages SET parts = replace(parts, 'one', 'won') WHERE id = ?", [first.parent]
-    )
-    assert [(p.kind, p.id) for p in talk.store.verify()] == [("digest", first.parent)]
-    db.execute("UPDATE messages SET out = x'00000000' WHERE id = ?", [second.id])
-    assert ("digest", second.id) in [(p.kind, p.id) for p in talk.store.verify()]
-    db.execute("UPDATE messages SET out = x'31000000' WHERE id = ?", [first.id])
-    assert ("ids", second.prompt) in [(p.kind, p.id) for p in talk.store.verify()]
-    db.execute("UPDATE messages SET origin = NULL")
-    db.execute("UPDATE branches SET message = ?", [first.id])
-    assert {p.id for p in talk.store.verify() if p.kind == "orphan"} == {second.parent, second.id}
-
-
-def test_verify_finds_an_index_that_does_not_agree(talk: Talk) -> None:
-    talk.turn("one", "1")
-    talk.store._db._connection.execute("UPDATE messages SET text = 'two' WHERE role = 'user'")
-    assert [p.kind for p in talk.store.verify()] == ["database"]

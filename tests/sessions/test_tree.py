@@ -154,7 +154,9 @@ def test_search_finds_words_and_takes_no_operators(talk: Talk, store: Store) -> 
     talk.turn("the quick brown fox", "jumps")
     Talk(store).turn("a quick note", "ok")
     assert len(store.search("quick")) == 2
-    assert [hit.snippet for hit in store.search("quick fox")] == ["the [quick] brown [fox]"]
+    (hit,) = store.search("quick fox")
+    assert (hit.snippet, hit.marks) == ("the quick brown fox", ((4, 9), (16, 19)))
+    assert (hit.session, hit.branch, hit.role) == (talk.id, "main", "user")
     assert len(store.search("quick", talk.id)) == 1
     assert store.search('NOT "quick* OR (') == []
     assert store.search("  ") == []

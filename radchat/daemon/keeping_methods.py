@@ -1,0 +1,153 @@
+"""Methods on what is kept of all sessions: search it, prune it, verify it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from radchat.daemon.base import at_least
+from radchat.daemon.held import Held, held_of
+from radchat.daemon.session_methods import SessionMethods
+from radchat.errors import InvalidInput
+from radchat.protocol import Where
+from radchat_sessions.messages import Hit, Removed, Session
+from radchat_sessions.names import shortest
+from radchat_sessions.store import Store
+from radchat_sessions.words import query as words_of
+
+
+class KeepingMethods(SessionMethods):
+    async def sessions_search(
+        self,
+        query: str,
+        limit: int = 20,
+        session: str | None = None,
+        only_sessions: bool = False,
+    ) -> dict[str, Any]:
+        """Messages with every word of ``query``, best first, from all sessions or from one;
+        ``only_sessions``: the sessions that show such messages.
+        """
+        at_least(1, limit=limit)
+        if not words_of(query):
+            raise InvalidInput("there is no word to search for", field="query")
+
+        def work() -> dict[str, Any]:
+            if only_sessions:
+                return self._sessions_with(query, limit)
+            stores: list[tuple[Store, str | None]] = [
+                (self._desk.stored, None),
+                (self._desk.ephemeral, None),
+            ]
+            if session is not None:
+                store, place = self._place({"terminal": None, "folder": "/"}, session, None)
+                stores = [(store, place.session.id)]
+            found = [
+                (hit, store) for store, one in stores for hit in store.search(query, one, limit + 1)
+            ]
+            found.sort(key=lambda each: each[0].rank)
+            return {
+                "query": query,
+                "hits": _hits_json(found[:limit]),
+                "more": len(found) > limit,
+            }
+
+        return await self._desk.run(work)
+
+    def _sessions_with(self, query: str, limit: int) -> dict[str, Any]:
+        found = [
+            (each, store)
+            for store in (self._desk.stored, self._desk.ephemeral)
+            for each in store.sessions_with(query, limit + 1)
+        ]
+        found.sort(key=lambda each: each[0].rank)
+        rows = [
+            {
+                "id": each.session,
+                "name": store.session(each.session).name,
+                "matches": each.matches,
+            }
+            for each, store in found[:limit]
+        ]
+        return {"query": query, "sessions": rows, "more": len(found) > limit}
+
+    async def sessions_prune(
+        self,
+        where: Where,
+        session: str | None = None,
+        unlabeled: bool = False,
+        dry_run: bool = False,
+    ) -> dict[str, Any]:
+        """Delete what no branch, label or HEAD reaches, and forget the KV only that used.
+
+        ``unlabeled``: and the side branches without a label. ``dry_run``: only say what would go.
+        """
+        snapshot = await self._snapshot()
+
+        def work() -> tuple[Session, dict[str, Held], int, Removed]:
+            store, place = self._place(where, session, None)
+            own = place.session
+            held = {} if snapshot is None else held_of(store, own.id, snapshot)
+            spans = store.spans(own.id)
+            what = store.prune(own.id, unlabeled=unlabeled, dry_run=dry_run)
+            gone = [spans[message] for message in what.messages if message in spans]
+            return own, held, sum(span.stop - span.start for span in gone), what
+
+        own, held, tokens, what = await self._desk.run(work)
+        doomed = set(what.messages)
+        if dry_run:
+            kv = sum(mine.device for message, mine in held.items() if message in doomed)
+        else:
+            kv = await self._forget(snapshot, held, doomed)
+        stats = self._stats()
+        return {
+            "session": own.id,
+            "name": own.name,
+            "messages": len(what.messages),
+            "tokens": tokens,
+            "kv_tokens": kv,
+            "kv_bytes": 0 if stats is None else kv * stats["bytes_per_token"],
+            "branches": list(what.branches),
+            "shared": what.shared,
+            "dry_run": dry_run,
+        }
+
+    async def sessions_verify(self, where: Where, session: str | None = None) -> dict[str, Any]:
+        """All that is wrong with the store, or with what one session shows and the whole file."""
+
+        def work() -> dict[str, Any]:
+            store, shown = self._desk.stored, None
+            if session is not None:
+                store, place = self._place(where, session, None)
+                shown = place.session.id
+            problems = store.verify(shown)
+            checked = store.num_messages() if shown is None else len(store.message_ids(shown))
+            rows = [
+                {"kind": p.kind, "id": p.id or None, "session": p.session, "text": p.text}
+                for p in problems
+            ]
+            return {"ok": not rows, "messages": checked, "problems": rows}
+
+        return await self._desk.run(work)
+
+
+def _hits_json(found: list[tuple[Hit, Store]]) -> list[dict[str, Any]]:
+    names: dict[str, str] = {}
+    short: dict[str, str] = {}
+    for hit, store in found:
+        if hit.session is not None and hit.session not in names:
+            names[hit.session] = store.session(hit.session).name
+            short |= shortest(store.message_ids(hit.session))
+    return [
+        {
+            "session": hit.session,
+            "name": None if hit.session is None else names[hit.session],
+            "message": hit.message,
+            "short": short.get(hit.message, hit.message[:4]),
+            "branch": hit.branch,
+            "role": hit.role,
+            "created": hit.created,
+            "snippet": hit.snippet,
+            "marks": [list(mark) for mark in hit.marks],
+            "rank": hit.rank,
+        }
+        for hit, _ in found
+    ]
