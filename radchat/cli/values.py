@@ -79,9 +79,9 @@ def _branches(cli: Cli, prefix: str) -> Iterable[Candidate]:
 
 def _sessions(cli: Cli, prefix: str) -> Iterable[Candidate]:
     """By name; by id where it begins so, or the name can't be typed."""
-    from radchat.chat.sessions_view import begun, day_of, messages
+    from radchat.chat.sessions_view import day_of, messages
 
-    for row in begun(ask(cli, "sessions.list").get("sessions") or []):
+    for row in ask(cli, "sessions.list", begun=True).get("sessions") or []:
         name, text = str(row["name"]), f"{day_of(row['used'])}, {messages(row['messages'])}"
         if is_typable(name):
             yield Candidate(name, text)
