@@ -120,9 +120,13 @@ class Lock:
             return False
 
     def write(self, info: DaemonInfo | None) -> None:
+        """Raises RadchatError: a full disk."""
         body = b"" if info is None else json.dumps(asdict(info)).encode() + b"\n"
-        os.pwrite(self._descriptor, body, 0)
-        os.ftruncate(self._descriptor, len(body))
+        try:
+            os.pwrite(self._descriptor, body, 0)
+            os.ftruncate(self._descriptor, len(body))
+        except OSError as error:
+            raise RadchatError(f"{self.path} can't be written: {error.strerror}") from error
 
     def release(self) -> None:
         os.close(self._descriptor)

@@ -1,4 +1,4 @@
-"""Time that passes otherwise than one thinks: stopped processes, clocks that jump, a laptop's sleep.
+"""Time that passes otherwise than one thinks: stopped processes, clocks that jump, a sleep.
 
 Nothing expires in mid-answer, and nobody gives up on one that is only slow.
 """
