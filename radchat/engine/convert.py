@@ -182,7 +182,7 @@ def _hf_tokenizer_files(source: Path, folder: Path) -> dict[str, bytes]:
         if (source / name).is_file()
     } | source_files
     if "chat_template.jinja" not in files and "tokenizer_config.json" in files:
-        template = json.loads(files["tokenizer_config.json"]).get("chat_template")
+        template = _object(files, "tokenizer_config.json").get("chat_template")
         if isinstance(template, list):  # named templates; the plain one is called "default"
             template = {entry["name"]: entry["template"] for entry in template}.get("default")
         if template:
@@ -192,6 +192,17 @@ def _hf_tokenizer_files(source: Path, folder: Path) -> dict[str, bytes]:
         generation = {key: config.get(key) for key in ("bos_token_id", "eos_token_id")}
         files["generation_config.json"] = _pretty(generation)
     return files
+
+
+def _object(files: Mapping[str, bytes], name: str) -> dict[str, Any]:
+    """Raises ModelBroken for what is no JSON object."""
+    try:
+        value = json.loads(files[name])
+    except ValueError as error:
+        raise ModelBroken(f"{name} can't be read: {error}") from error
+    if not isinstance(value, dict):
+        raise ModelBroken(f"{name} is not a JSON object")
+    return value
 
 
 def _slow_tokenizer(source: Path, folder: Path) -> dict[str, bytes]:
@@ -259,7 +270,7 @@ def check_special_ids(config: dict[str, Any], files: dict[str, bytes]) -> None:
     vocab = int(config["vocab_size"])
     for where, table in (
         ("config.json", config),
-        ("generation_config.json", json.loads(files["generation_config.json"])),
+        ("generation_config.json", _object(files, "generation_config.json")),
     ):
         for key in ("bos_token_id", "eos_token_id"):
             value = table.get(key)

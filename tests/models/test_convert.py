@@ -229,6 +229,18 @@ def test_a_folder_that_cannot_be_right_is_refused(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("name", ["tokenizer_config.json", "generation_config.json"])
+@pytest.mark.parametrize(
+    ("text", "words"), [("{'a': 1}", "can't be read"), ("[]", "is not a JSON")]
+)
+def test_a_file_that_is_no_json_is_named(tmp_path: Path, name: str, text: str, words: str) -> None:
+    hf_folder(tmp_path / "src")
+    (tmp_path / "src" / name).write_text(text)
+    with pytest.raises(ModelBroken, match=f"{name} {words}"):
+        convert(tmp_path / "src", tmp_path / "out", ABOUT)
+    assert not (tmp_path / "out").exists()
+
+
 def test_integer_weights_are_refused_by_name(tmp_path: Path) -> None:
     weights = hf_folder(tmp_path / "src")
     weights["model.norm.weight"] = weights["model.norm.weight"].to(torch.uint8)

@@ -69,6 +69,11 @@ class Life:
         self.home.pids.add(self.home.pid)
         return client
 
+    def _idle(self) -> None:
+        """Whatever ran has ended and is put away; a daemon that starts says nothing of it yet."""
+        self.client()
+        wait_until(lambda: self.home.status().get("answers") == 0)
+
     def call(self, method: str, **args: Any) -> dict[str, Any]:
         return self.client().call(method, where=self.where, **args)
 
@@ -252,6 +257,7 @@ class Life:
         self.talks[session].branches = self._tree(session)["branches"]
 
     def evict(self) -> None:
+        self._idle()
         if self.home.status()["model"] is None:
             return
         found = self._talk()
@@ -266,7 +272,7 @@ class Life:
             self._remove(self.random.choice(list(self.talks)))
 
     def _remove(self, session: str) -> None:
-        wait_until(lambda: self.home.status()["answers"] == 0)
+        self._idle()
         self.call("sessions.rm", sessions=[session])
         del self.talks[session]
 
@@ -314,8 +320,7 @@ class Life:
             else:
                 self._adopt(session, text)
             return
-        self.client()
-        wait_until(lambda: self.home.status()["answers"] == 0)
+        self._idle()
         talk = self.talks.setdefault(init["session"], Talk())
         shown = spoken(seen)
         found = {m["id"]: m for m in self._tree(init["session"])["messages"]}
@@ -357,7 +362,6 @@ class Life:
             found = {m["id"]: Message(m["parent"], m["role"], m["text"]) for m in tree["messages"]}
             assert found == talk.messages
             assert tree["branches"] == talk.branches
-        self.client()
-        wait_until(lambda: self.home.status()["answers"] == 0)
+        self._idle()
         if self.home.status()["model"] is not None:
             self.home.assert_balanced()

@@ -37,7 +37,7 @@ def open_files(pid: int) -> list[str]:
     names = []
     for one in folder.iterdir():
         with contextlib.suppress(FileNotFoundError):
-            names.append(os.readlink(one).split(":")[0])
+            names.append(str(one.readlink()).partition(":")[0])
     return sorted(names)
 
 
