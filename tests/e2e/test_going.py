@@ -57,8 +57,8 @@ def test_a_converter_ends_with_the_command_it_works_for(homes: Homes, tmp_path: 
     save_file(weights, source / "model.safetensors")
     (source / "tokenizer_config.json").write_text(json.dumps({"chat_template": CHATML}))
     pulling = shell.start("models", "pull", str(source))
-    found: list[int] = []
-    wait_until(lambda: found.extend(children(pulling.pid)) or found)
+    wait_until(lambda: children(pulling.pid))
+    found = children(pulling.pid)
     os.kill(pulling.pid, signal.SIGKILL)
     pulling.wait()
     wait_until(lambda: not any(alive(pid) for pid in found), 10.0)
