@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +25,23 @@ def machine() -> dict[str, Any]:
         check=False,
     ).stdout.strip()
     return {
+        "date": time.strftime("%Y-%m-%d"),
         "cpu": model or platform.machine(),
         "cores": os.cpu_count(),
         "load": round(os.getloadavg()[0], 1),
         "python": platform.python_version(),
         "commit": commit,
     }
+
+
+def report(**figures: Any) -> None:
+    """The last line of a benchmark: one JSON document, fit for results/."""
+    print(json.dumps({**machine(), **_rounded(figures)}))
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return round(value, 4 if abs(value) < 10 else 1)
+    if isinstance(value, list | tuple):
+        return [_rounded(each) for each in value]
+    return {k: _rounded(v) for k, v in value.items()} if isinstance(value, dict) else value

@@ -16,7 +16,7 @@ What it holds:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from radchat.engine.batch import Work, compose
@@ -204,7 +204,7 @@ class Scheduler:
                 continue
             if self._num_rivals(entry.priority) >= self._options.max_running:
                 continue
-            if self._try(entry) or self._try_anew(entry):
+            if self._try(entry, out.admitted) or self._try_anew(entry):
                 out.admitted.append(choice)
                 for other in self.waiting:
                     other.passed += other.group.serial < choice.group.serial
@@ -272,18 +272,26 @@ class Scheduler:
             self._changed()
         return True
 
-    def _try(self, entry: Waiting, *, over_pins: bool = False) -> bool:
-        """Admit if there is room for it and for the next tokens of all that run."""
+    def _try(
+        self, entry: Waiting, admitted: Sequence[Choice] = (), *, over_pins: bool = False
+    ) -> bool:
+        """Admit if there is room for it and for the next tokens of all that run.
+
+        ``admitted``: those of this step. Nobody is put back in the step that admits him.
+        """
         choice = entry.choice
         if self.running and choice.retractions >= self._options.max_retractions:
             return False
         self._show_shared(entry)
         while not self._has_room(entry) or not self._lease(choice, over_pins=over_pins):
-            if entry.priority is Priority.BACKGROUND or self._num_rivals(
-                Priority.FOREGROUND
-            ) == len(self.running):
-                return False  # nobody in the background who could be put back for it
-            self._retract(self._victim())
+            behind = [
+                other
+                for other in self.running
+                if self._own_or_lent(other) > entry.priority and other not in admitted
+            ]
+            if not behind:
+                return False  # nobody who could be put back for it
+            self._retract(behind[-1])
         self.waiting.remove(choice)
         self.adopt(choice)
         choice.lent = entry.priority

@@ -165,6 +165,7 @@ def hot_admissions_before_the_cold_start(options: SchedulerOptions, **cold: Any)
 
 @pytest.mark.parametrize("bound", [1, 7, 32])
 def test_a_cold_request_starts_within_the_stated_number_of_hot_ones(bound: int) -> None:
+    """SC-01."""
     options = SchedulerOptions(max_running=1, max_passed=bound)
     assert hot_admissions_before_the_cold_start(options) == bound
 
@@ -293,6 +294,7 @@ def own_words(child: int) -> Ids:
 @pytest.mark.parametrize("turns_apart", [0, 1, 3])
 @pytest.mark.parametrize("policy", ["lpm", "fcfs", "random"])
 def test_children_of_one_cold_prefix_compute_it_once(turns_apart: int, policy: str) -> None:
+    """SC-06, together and some turns apart."""
     engine = scripted_engine(pool_tokens=6000, options=SchedulerOptions(policy=policy))
     head = prompt(0, HEAD)
     events: list[Event] = []
@@ -379,6 +381,7 @@ def test_a_new_turn_on_a_running_answer_reuses_what_is_generated_so_far() -> Non
 
 
 def test_the_only_running_request_that_fills_the_pool_ends_with_what_it_has() -> None:
+    """SC-02."""
     engine = scripted_engine(pool_tokens=200)
     ids = prompt(0, 60)
     engine.submit(ask("long", ids, 500))
@@ -403,6 +406,7 @@ def test_a_prompt_as_long_as_the_pool_gets_its_one_token() -> None:
 
 
 def test_a_prompt_that_does_not_fit_now_waits_and_completes() -> None:
+    """SC-03."""
     engine = scripted_engine(pool_tokens=320)
     engine.submit(ask("first", prompt(0, 200), 60))
     engine.step()
@@ -429,11 +433,34 @@ def test_a_waiting_foreground_prompt_puts_background_answers_back() -> None:
     assert output(events, "front") == solo(prompt(1, 150), 5)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        SchedulerOptions(policy="fcfs"),
+        SchedulerOptions(max_passed=0),  # all are overdue: in order of arrival too
+    ],
+)
+def test_nobody_is_put_back_in_the_step_that_admits_him(options: SchedulerOptions) -> None:
+    """A foreground prompt finds room taken by the background one that was just let in."""
+    engine = scripted_engine(pool_tokens=320, options=options)
+    engine.submit(ask("runs", prompt(0, 60), 30))
+    engine.step()
+    engine.submit(ask("older", prompt(1, 60), 5, BACKGROUND))
+    events = engine.step()
+    engine.submit(ask("back", prompt(2, 60), 5, BACKGROUND))
+    engine.submit(ask("front", prompt(3, 120), 5))
+    events += drain(engine)
+    for name, seed, length in [("older", 1, 60), ("back", 2, 60), ("front", 3, 120)]:
+        assert output(events, name) == solo(prompt(seed, length), 5)
+    assert engine.stats()["retractions"] == 1  # the older one, which had run
+
+
 @pytest.mark.parametrize("priority", list(Priority))
 @pytest.mark.parametrize("chunk", [32, 512])
 def test_requests_of_which_not_all_fit_all_finish_without_repeats_or_gaps(
     priority: Priority, chunk: int
 ) -> None:
+    """SC-04."""
     options = SchedulerOptions(chunk_tokens=chunk, growth_tokens=PAGE)
     engine = scripted_engine(pool_tokens=480, options=options)
     prompts = [prompt(number, 40 + 3 * number) for number in range(4)]
@@ -487,6 +514,7 @@ def test_after_its_last_retraction_a_request_runs_to_its_end() -> None:
 
 
 def test_a_prompt_longer_than_the_pool_or_the_context_is_refused_with_both_numbers() -> None:
+    """SC-05."""
     engine = scripted_engine(pool_tokens=208, context_length=300)
     with pytest.raises(ContextOverflow) as pool:
         engine.submit(ask("pool", prompt(0, 209)))

@@ -1,0 +1,78 @@
+"""The scheduler on simulated time: the very simulation of benchmarks/scheduling.py, small."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from benchmarks.scheduling import (
+    MEASURED,
+    Load,
+    figures,
+    hot_and_cold,
+    mixed,
+    simulate,
+    some_ids,
+)
+from benchmarks.simulator import PAGE, Arrival, Simulation, ask
+from radchat.engine.request import Priority
+from radchat.engine.scheduler import SchedulerOptions
+
+
+def times(load: Load, policy: str, share_of_pool: float) -> dict[str, float]:
+    return figures(*simulate(load, policy, int(share_of_pool * load.num_tokens)))
+
+
+def test_first_tokens_come_in_two_fifths_of_the_time_and_the_last_no_later_by_a_tenth() -> None:
+    load = hot_and_cold(0, 10.0)
+    fcfs, lpm = times(load, "fcfs", 2.0), times(load, "lpm", 2.0)
+    assert lpm["mean_s"] <= 0.4 * fcfs["mean_s"]
+    assert lpm["p99_s"] <= 1.1 * fcfs["p99_s"]
+    assert lpm["hit_rate"] == pytest.approx(fcfs["hit_rate"], abs=0.001)
+    assert lpm["steps"] <= fcfs["steps"]
+
+
+def test_in_a_small_pool_the_order_also_saves_tokens_and_put_backs() -> None:
+    load = mixed(0, 30.0)
+    fcfs, lpm = times(load, "fcfs", 0.4), times(load, "lpm", 0.4)
+    assert lpm["front_mean_s"] <= 0.5 * fcfs["front_mean_s"]
+    assert lpm["p99_s"] <= 1.1 * fcfs["p99_s"]
+    assert lpm["hit_rate"] > fcfs["hit_rate"]
+    assert lpm["retractions"] < fcfs["retractions"]
+
+
+def test_a_simulation_repeats_itself() -> None:
+    load = mixed(1, 10.0)
+    assert times(load, "lpm", 0.5) == times(load, "lpm", 0.5)
+
+
+@pytest.mark.parametrize("chunk", [64, 512])
+def test_an_answer_waits_for_one_chunk_of_a_background_prompt_and_never_misses_a_step(
+    chunk: int,
+) -> None:
+    """Foreground before background, at token granularity."""
+    dice = random.Random(0)
+    simulation = Simulation(20_000, MEASURED, SchedulerOptions(chunk_tokens=chunk))
+    lives = simulation.run(
+        [
+            Arrival(0.0, ask("talks", some_ids(dice, 40), 60), "turn"),
+            *(
+                Arrival(
+                    0.1 * n,
+                    ask(f"reads{n}", some_ids(dice, 2000), 4, Priority.BACKGROUND),
+                    "document",
+                )
+                for n in range(4)
+            ),
+            Arrival(2.0, ask("asks", some_ids(dice, 90), 20), "turn"),
+        ]
+    )
+    rows = 6  # no more can be running
+    for name in ("talks", "asks"):
+        life = lives[name]
+        assert life.skipped == 0
+        assert max(life.waits) <= MEASURED.of(chunk + PAGE, rows)
+    # the step it finds running, and its own 90 tokens, which no background prompt delays
+    own_steps = -(-90 // chunk)
+    assert lives["asks"].first_token_s <= (1 + own_steps) * MEASURED.of(chunk + PAGE, rows)
