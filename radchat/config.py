@@ -44,6 +44,13 @@ def parse_size(text: str) -> Size:
     return Size(bytes=int(float(number) * _UNITS[(unit or "").lower()]))
 
 
+def parse_bytes(text: str) -> int:
+    size = parse_size(text).bytes
+    if size is None:
+        raise ValueError("want bytes, like 8GiB")
+    return size
+
+
 def parse_duration(text: str) -> float:
     """Seconds. ``10m``, ``1h30m``, ``3600``; negative = for ever; ``0`` = at once."""
     text = str(text).strip().lower()
@@ -92,7 +99,8 @@ SETTINGS = (
     Setting("keep_alive", "RADCHAT_KEEP_ALIVE", parse_duration, "30m", "unload an idle model"),
     Setting("idle_exit", "RADCHAT_IDLE_EXIT", parse_duration, "2h", "end an idle daemon"),
     Setting("context_length", "RADCHAT_CONTEXT_LENGTH", parse_count, None, "context, in tokens"),
-    Setting("kv_device", "RADCHAT_KV_DEVICE", parse_size, None, "KV budget on the device"),
+    Setting("kv_device", "RADCHAT_KV_DEVICE", parse_size, None, "KV budget of each loaded model"),
+    Setting("memory", "RADCHAT_MEMORY", parse_bytes, None, "weights and KV of all loaded models"),
     Setting("dtype", None, parse_dtype, "auto", "weights and KV: auto, fp32, bf16"),
     Setting("log_level", "RADCHAT_LOG_LEVEL", parse_level, "info", "what the daemon's log holds"),
 )
@@ -105,6 +113,7 @@ class Config:
     idle_exit: float
     context_length: int | None
     kv_device: Size | None
+    memory: int | None
     dtype: str
     log_level: str
     sources: Mapping[str, str]  # setting -> where its value came from, for `doctor`

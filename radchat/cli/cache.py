@@ -25,7 +25,7 @@ def _cache(ctx: typer.Context) -> None:
 def stats(ctx: typer.Context) -> None:
     """How much is kept, free, locked, and how often it was used."""
     cli = common.of(ctx)
-    _print(cli, cli.client.call("cache.stats"), cache_view.stats)
+    _print(cli, cli.call("cache.stats"), cache_view.stats)
 
 
 @cache_app.command("ls")
@@ -41,14 +41,14 @@ def ls(
     order = by or "lru"
     if order not in ("lru", "size") or (lru and order != "lru"):
         raise UsageError(f"--by {order}: want lru or size, one of them")
-    _print(cli, cli.client.call("cache.ls", by=order), cache_view.entries)
+    _print(cli, cli.call("cache.ls", by=order), cache_view.entries)
 
 
 @cache_app.command("tree")
 def tree(ctx: typer.Context) -> None:
     """The radix tree itself: node, run of tokens, pages, locks, last use, whom it serves."""
     cli = common.of(ctx)
-    _print(cli, cli.client.call("cache.tree"), cache_view.nodes)
+    _print(cli, cli.call("cache.tree"), cache_view.nodes)
 
 
 @cache_app.command("evict")

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from radchat.chat.footer import size
+from radchat.chat.footer import age, size
 from radchat.chat.text import one_line
 from radchat.cli.choose_model import pull_with_progress, suggestion_lines
 from radchat.cli.common import Cli, of, table
@@ -156,15 +156,27 @@ def ps(ctx: typer.Context) -> None:
             f"{one['context']:,}",
             size(one["bytes"]),
             size(one["kv_bytes"]),
+            f"{one['kv_tokens']:,}",
             str(one["users"]),
+            _until(one),
         ]
         for one in result["models"]
     ]
-    head = ["name", "dtype", "context", "weights", "KV budget", "answering"]
-    for line in table(rows, head, right=frozenset((2, 3, 4, 5))) if rows else ():
+    head = ["name", "dtype", "context", "weights", "KV budget", "cached", "answering", "until"]
+    for line in table(rows, head, right=frozenset((2, 3, 4, 5, 6))) if rows else ():
         cli.out(line)
     if not rows:
         cli.note("no model is loaded")
+
+
+def _until(one: dict[str, Any]) -> str:
+    """When an idle model is unloaded, as ollama's users know it."""
+    if one["users"]:
+        return "in use"
+    left = one["until_s"]
+    if left is None:
+        return "for ever"
+    return "now" if left < 1 else f"in {age(left)}"
 
 
 @models_app.command("load")
@@ -199,22 +211,24 @@ def load(
 
 @models_app.command("stop")
 def stop(ctx: typer.Context, model: Annotated[str | None, typer.Argument()] = None) -> None:
-    """Unload the model; the daemon and the sessions stay."""
+    """Unload a model, or all; the daemon and the sessions stay."""
     cli = of(ctx)
-    loaded = [one["name"] for one in (_running(cli, "models.ps") or {"models": []})["models"]]
-    if model is not None and model not in loaded:
-        raise NotFound(f"{model} is not loaded", model=model)
-    result = _running(cli, "models.unload") or {"unloaded": False}
+    result = _running(cli, "models.unload", **({} if model is None else {"model": model}))
+    if result is None:
+        if model is not None:
+            raise NotFound(f"{model} is not loaded", model=model)
+        result = {"unloaded": False, "models": []}
     if cli.json:
         cli.data(result)
     else:
-        cli.note(f"unloaded {loaded[0]}" if result["unloaded"] else "no model is loaded")
+        names = ", ".join(dict.fromkeys(result["models"]))
+        cli.note(f"unloaded {names}" if names else "no model is loaded")
 
 
-def _running(cli: Cli, method: str) -> dict[str, Any] | None:
+def _running(cli: Cli, method: str, **args: Any) -> dict[str, Any] | None:
     """What the daemon says; None where none runs, and none is started for it."""
     try:
-        return cli.connect(start=False).call(method)
+        return cli.connect(start=False).call(method, **args)
     except Unreachable as error:
         if error.data.get("running", True):
             raise

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING
 from radchat.daemon import options, turns
 from radchat.daemon.arguments import Generate
 from radchat.daemon.desk import Desk
-from radchat.daemon.engines import Engines, Loaded
+from radchat.daemon.engines import Engines
 from radchat.daemon.finding import find_place, find_session, located
 from radchat.daemon.fullness import Filled, crossing
 from radchat.daemon.listening import Asked, Listening
+from radchat.daemon.loaded import Loaded
 from radchat.daemon.worker import Worker
 from radchat.engine.request import Request
 from radchat.errors import ContextOverflow, context_overflow

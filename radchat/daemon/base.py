@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from radchat.config import Config
@@ -20,11 +20,13 @@ from radchat.daemon.finding import (
     target_of,
 )
 from radchat.daemon.held import Held, Snapshot, cuts
+from radchat.daemon.loaded import Loaded
 from radchat.daemon.worker import Worker
-from radchat.errors import InvalidInput
+from radchat.errors import InvalidInput, RadchatError
 from radchat.paths import Places
 from radchat.protocol import Where
 from radchat_sessions import refs
+from radchat_sessions.errors import StoreError
 from radchat_sessions.messages import Session
 from radchat_sessions.store import Store
 
@@ -32,11 +34,13 @@ from radchat_sessions.store import Store
 class Base:
     """The service is one class in six files, each adding to the one before (see service.py)."""
 
-    def __init__(self, places: Places, config: Config, worker: Worker) -> None:
+    def __init__(
+        self, places: Places, config: Config, worker: Worker, engines: Engines | None = None
+    ) -> None:
         self._places, self._config = places, config
         self._desk = Desk(places)
         self._worker = worker
-        self._engines = Engines(places, config, worker)
+        self._engines = engines or Engines(places, config, worker)
 
     def _place(
         self, where: Where, session: str | None, head: ChatHead | None
@@ -82,28 +86,52 @@ class Base:
             return place.branch
         return ends[0] if len(ends) == 1 else None
 
-    def _stats(self) -> dict[str, Any] | None:
-        loaded = self._engines.loaded
-        return None if loaded is None else loaded.engine.stats()
+    async def _engine_of(self, find: Callable[[], tuple[Store, Place]]) -> Loaded | None:
+        """The engine that a session talks with: its model's, in the dtype of its last answer.
 
-    async def _snapshot(self) -> Snapshot | None:
-        """What the loaded model's cache holds now; None without one."""
-        loaded = self._engines.loaded
+        None where that is not loaded: then nothing of the session is cached. ``find`` runs on the
+        desk.
+        """
+
+        def look() -> tuple[str | None, str | None]:
+            store, place = find()
+            answers = (m.dtype for m in reversed(store.path(place.message)) if m.dtype)
+            return place.session.model, next(answers, None)
+
+        return self._engines.of(*await self._desk.run(look))
+
+    async def _engine_here(self, where: Where | None, session: str | None) -> Loaded | None:
+        """The engine of the session meant, else the one used last."""
+        if where is None:
+            return self._engines.loaded
+        try:
+            own = await self._engine_of(lambda: self._place(where, session, None))
+        except (RadchatError, StoreError):
+            if session is not None:
+                raise
+            own = None
+        return own or self._engines.loaded
+
+    async def _snapshot(self, loaded: Loaded | None) -> Snapshot | None:
+        """What an engine's cache holds now; None without one."""
         if loaded is None:
             return None
-        cache, tokenizer = loaded.engine.cache, loaded.tokenizer.hash
-        return await self._worker.call(lambda: Snapshot(cache, tokenizer))
+        cache, tokenizer, key = loaded.engine.cache, loaded.tokenizer.hash, loaded.key
+        return await self._worker.call(lambda: Snapshot(cache, tokenizer, key))
 
-    async def _forget(
-        self, snapshot: Snapshot | None, held: Mapping[str, Held], doomed: set[str]
-    ) -> int:
-        """Evict the KV that only these messages use; tokens freed."""
-        loaded = self._engines.loaded
-        if loaded is None or snapshot is None:
+    async def _snapshots(self) -> list[Snapshot]:
+        """Of every engine that is loaded."""
+        made = [await self._snapshot(loaded) for loaded in list(self._engines.all)]
+        return [snapshot for snapshot in made if snapshot is not None]
+
+    async def _forget(self, snapshot: Snapshot, held: Mapping[str, Held], doomed: set[str]) -> int:
+        """Evict the KV that only these messages use from the snapshot's engine; tokens freed."""
+        found = [each for each in self._engines.all if each.key == snapshot.key]
+        if not found:
             return 0
-        paths = cuts(snapshot, held, doomed)
+        engine, paths = found[0].engine, cuts(snapshot, held, doomed)
         return await self._worker.call(
-            lambda: sum(loaded.engine.forget(ids, start) for ids, start in paths)
+            lambda: sum(engine.forget(ids, start) for ids, start in paths)
         )
 
 

@@ -10,8 +10,8 @@ from typing import Any, Literal
 from radchat.daemon import views
 from radchat.daemon.arguments import ChatHead
 from radchat.daemon.base import at_least
-from radchat.daemon.engines import Loaded
 from radchat.daemon.held import Held, Snapshot, held_of, owners
+from radchat.daemon.loaded import Loaded
 from radchat.daemon.ref_methods import RefMethods
 from radchat.errors import UsageError
 from radchat.protocol import Where
@@ -20,16 +20,24 @@ SHOWN_TOKENS = 24  # of a node's words
 
 
 class CacheMethods(RefMethods):
-    async def cache_stats(self) -> dict[str, Any]:
-        loaded = self._engines.loaded
+    async def cache_stats(
+        self, where: Where | None = None, session: str | None = None
+    ) -> dict[str, Any]:
+        """Of the engine that the session meant talks with, else of the one used last."""
+        loaded = await self._engine_here(where, session)
         return {
-            **views.stats_json(self._stats()),
+            **views.stats_json(None if loaded is None else loaded.engine.stats()),
             "model": None if loaded is None else loaded.name,
             "dtype": None if loaded is None else loaded.dtype,
         }
 
-    async def cache_ls(self, by: Literal["lru", "size"] = "lru") -> dict[str, Any]:
-        rows = await self._nodes()
+    async def cache_ls(
+        self,
+        by: Literal["lru", "size"] = "lru",
+        where: Where | None = None,
+        session: str | None = None,
+    ) -> dict[str, Any]:
+        rows = await self._nodes(await self._engine_here(where, session))
         if by == "size":
             rows.sort(key=lambda row: -row.tokens)
         else:  # those that something relies on last
@@ -53,7 +61,10 @@ class CacheMethods(RefMethods):
         ]
         return {"entries": entries}
 
-    async def cache_tree(self) -> dict[str, Any]:
+    async def cache_tree(
+        self, where: Where | None = None, session: str | None = None
+    ) -> dict[str, Any]:
+        loaded = await self._engine_here(where, session)
         return {
             "nodes": [
                 {
@@ -71,7 +82,7 @@ class CacheMethods(RefMethods):
                     "lru_rank": row.rank,
                     "messages": row.messages,
                 }
-                for row in await self._nodes()
+                for row in await self._nodes(loaded)
             ]
         }
 
@@ -87,36 +98,39 @@ class CacheMethods(RefMethods):
         at_least(0, tokens=tokens)
         if (ref is None) == (tokens is None):
             raise UsageError("evict: want a REF, or a number of tokens")
-        loaded, snapshot = self._engines.loaded, await self._snapshot()
-        if loaded is None or snapshot is None:
-            return {"freed_tokens": 0}
-        engine = loaded.engine
         if tokens is not None:
-            freed = await self._worker.call(lambda: engine.evict(-(-tokens // snapshot.page_size)))
-            return {"freed_tokens": freed * snapshot.page_size}
+            loaded = await self._engine_here(where, session)
+            if loaded is None:
+                return {"freed_tokens": 0}
+            engine, size = loaded.engine, loaded.engine.cache.page_size
+            pages = await self._worker.call(lambda: engine.evict(-(-tokens // size)))
+            return {"freed_tokens": pages * size}
         assert ref is not None
+        snapshots = await self._snapshots()
 
-        def look() -> tuple[dict[str, Held], set[str]]:
+        def look() -> tuple[list[dict[str, Held]], set[str]]:
             store, _, target = self._target(where, session, head, ref)
             below = views.subtree(store.messages(target.session), target.message)
-            return held_of(store, target.session, snapshot), {m.id for m in below}
+            held = [held_of(store, target.session, each) for each in snapshots]
+            return held, {m.id for m in below}
 
         held, doomed = await self._desk.run(look)
-        return {"freed_tokens": await self._forget(snapshot, held, doomed)}
+        pairs = zip(snapshots, held, strict=True)
+        return {"freed_tokens": sum([await self._forget(*pair, doomed) for pair in pairs])}
 
     async def cache_clear(self) -> dict[str, Any]:
-        loaded = self._engines.loaded
-        if loaded is None:
-            return {"freed_tokens": 0}
-        freed = await self._worker.call(loaded.engine.clear)
-        return {"freed_tokens": freed * loaded.engine.cache.page_size}
+        """Of every engine."""
+        freed = 0
+        for engine in [each.engine for each in self._engines.all]:
+            freed += await self._worker.call(engine.clear) * engine.cache.page_size
+        return {"freed_tokens": freed}
 
-    async def _nodes(self) -> list[_Row]:
+    async def _nodes(self, loaded: Loaded | None) -> list[_Row]:
         """Every node of the radix tree: its place in the eviction order, whom it serves, its words.
 
         Asked of the messages whose ids are in the tree, not of every message there is.
         """
-        loaded, snapshot = self._engines.loaded, await self._snapshot()
+        snapshot = await self._snapshot(loaded)
         if loaded is None or snapshot is None:
             return []
 

@@ -1,8 +1,9 @@
-"""Which model is loaded, for whom, and until when.
+"""Which models are loaded, for whom, and until when.
 
-One engine at a time: its weights, KV pool and tree. Another model or dtype waits until nobody uses
-the one that is loaded, then takes its place. An engine nobody has used for ``keep_alive`` goes.
-Loading runs on the engine's thread, which imports torch; the event loop goes on answering.
+An engine a model and dtype: its weights, KV pool and tree. As many stay as memory holds, so that a
+session that goes back to a model finds its KV; where it doesn't hold one more, the engine that has
+been idle longest makes room, and what goes with it is told first. Engines in use are waited for.
+One that nobody has used for ``keep_alive`` goes. docs/adr/0012.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from radchat.config import Config
+from radchat.config import FOREVER, Config
 from radchat.daemon.lifecycle import awake_time
-from radchat.daemon.worker import Worker
-from radchat.errors import Busy, ModelBroken, RadchatError
+from radchat.daemon.loaded import Loaded, Memory
+from radchat.daemon.worker import Worker, beside
+from radchat.errors import Busy, ModelBroken, NotFound, RadchatError
 from radchat.models import registry
 from radchat.models.registry import ModelEntry
 from radchat.paths import Places
@@ -25,64 +26,60 @@ from radchat.protocol import Event
 
 if TYPE_CHECKING:
     from radchat.engine.engine import Engine
+    from radchat.engine.memory import Need
     from radchat.engine.model import LoadedModel
-    from radchat.engine.template import Template
-    from radchat.engine.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
 Say = Callable[[Event], None]
 POLL_S = 0.2  # between progress events while a model loads
 
 
-@dataclass(eq=False)
-class Loaded:
-    """An engine and what turns messages into its ids. ``users`` keeps it from being replaced."""
-
-    entry: ModelEntry
-    dtype: str  # as loaded: fp32 or bf16
-    model: LoadedModel
-    engine: Engine
-    users: int = 0
-    last_used: float = 0.0
-
-    @property
-    def name(self) -> str:
-        return self.entry.name
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        return self.model.tokenizer
-
-    @property
-    def template(self) -> Template:
-        return self.model.template
-
-    @property
-    def context_length(self) -> int:
-        """What a request may hold: the model's context, the setting, the KV pool."""
-        return self.engine.context_length
-
-
 class Engines:
+    """``available`` and ``clock`` are this machine's unless a test gives its own."""
+
     def __init__(
         self,
         places: Places,
         config: Config,
         worker: Worker,
+        *,
+        available: Callable[[], int] | None = None,
         clock: Callable[[], float] = awake_time,
     ) -> None:
-        self._clock = clock
         self._places = places
         self._config = config
         self._worker = worker
-        self._change = asyncio.Lock()  # held while the engine is replaced
-        self._asking = 0  # who waits for an engine, or for it to be replaced
+        self._clock = clock
+        self._memory = Memory(config.memory, available)
+        self._change = asyncio.Lock()  # held while an engine comes or goes
+        self._makes_room = False  # whoever holds it needs engines to go: nobody else takes one
+        self._asking: list[ModelEntry] = []  # for whom somebody waits
         self._released = asyncio.Event()  # set whenever a user has left
-        self.loaded: Loaded | None = None
+        self.all: list[Loaded] = []  # the one last used is the last
         self.loading: ModelEntry | None = None
         self.share_loaded = 0.0  # of the model being loaded
         self._loader: asyncio.Task[Loaded] | None = None  # who loads it
         self._left: set[asyncio.Task[Loaded]] = set()  # who asked for an engine and went
+
+    @property
+    def loaded(self) -> Loaded | None:
+        """The engine used last."""
+        return self.all[-1] if self.all else None
+
+    def of(self, model: str | None, dtype: str | None = None) -> Loaded | None:
+        """The engine of this model: of this dtype if there is one, else the one used last.
+
+        Without a model: the engine used last.
+        """
+        named = [each for each in self.all if model in (None, each.name)]
+        exact = [each for each in named if each.dtype == dtype]
+        return next(iter((exact or named)[-1:]), None)
+
+    def until(self, loaded: Loaded) -> float | None:
+        """Seconds until it is unloaded if nobody uses it; None: never, or not while it is used."""
+        if loaded.users or self._config.keep_alive == FOREVER:
+            return None
+        return max(0.0, loaded.last_used + self._config.keep_alive - self._clock())
 
     async def choose(self, asked: str | None, sessions: str | None) -> ModelEntry:
         """The model a turn uses: asked for, the session's own, the setting, the default, the last.
@@ -92,9 +89,11 @@ class Engines:
         wanted = asked or sessions or self._config.model
         return await asyncio.to_thread(registry.choose, self._places, wanted)
 
+    # -- using -------------------------------------------------------------------------------------
+
     @asynccontextmanager
     async def using(self, entry: ModelEntry, dtype: str | None, say: Say) -> AsyncGenerator[Loaded]:
-        """The engine of this model and dtype, loaded if need be; not replaced while held."""
+        """The engine of this model and dtype, loaded if need be; not unloaded while held."""
         wanted = dtype or self._config.dtype
         loaded = await self._acquire(entry, wanted, say)
         try:
@@ -102,17 +101,27 @@ class Engines:
         finally:
             self._release(loaded)
 
+    def _take(self, loaded: Loaded) -> Loaded:
+        loaded.users += 1
+        self._touch(loaded)
+        return loaded
+
     def _release(self, loaded: Loaded) -> None:
         loaded.users -= 1
-        loaded.last_used = self._clock()
+        self._touch(loaded)
         self._released.set()
+
+    def _touch(self, loaded: Loaded) -> None:
+        loaded.last_used = self._clock()
+        self.all.remove(loaded)
+        self.all.append(loaded)
 
     async def _acquire(self, entry: ModelEntry, dtype: str, say: Say) -> Loaded:
         task = asyncio.create_task(self._ensure(entry, dtype, say))
         try:
             while not task.done():
                 await asyncio.wait({task}, timeout=POLL_S)
-                if self.loading is not None:
+                if self.loading is not None and not task.done():
                     done = round(100 * self.share_loaded)
                     text = self.loading.name
                     body = {"stage": "load", "text": text, "done": done, "total": 100}
@@ -132,49 +141,40 @@ class Engines:
             self._release(task.result())
 
     async def _ensure(self, entry: ModelEntry, dtype: str, say: Say) -> Loaded:
-        self._asking += 1
+        """Where room must be made, in the order of asking; else whoever finds its engine has it."""
+        found = self._find(entry, dtype)
+        if found is not None and not self._makes_room:
+            return self._take(found)
+        self._asking.append(entry)
         try:
             async with self._change:
-                if not self._has(entry, dtype):
-                    await self._wait_for_users(say)
-                    self._loader = asyncio.current_task()
-                    try:
-                        await self._load(entry, dtype, say)
-                    finally:
-                        self._loader = None
-                loaded = self.loaded
-                assert loaded is not None
-                loaded.users += 1
-                loaded.last_used = self._clock()
-                return loaded
+                found = self._find(entry, dtype)
+                return self._take(found or await self._load(entry, dtype, say))
         finally:
-            self._asking -= 1
+            self._asking.remove(entry)
 
-    def _has(self, entry: ModelEntry, dtype: str) -> bool:
-        if self.loaded is None:
-            return False
+    def _find(self, entry: ModelEntry, dtype: str) -> Loaded | None:
+        if not self.all:
+            return None
         from radchat.engine.model import resolve_dtype  # imported already: a model is loaded
 
-        same = self.loaded.entry.folder == entry.folder
-        return same and resolve_dtype(dtype) == self.loaded.dtype
+        wanted = resolve_dtype(dtype)
+        same = (each for each in self.all if each.entry.folder == entry.folder)
+        return next((each for each in same if each.dtype == wanted), None)
 
-    async def _wait_for_users(self, say: Say) -> None:
-        while self.loaded is not None and self.loaded.users:
-            text = f"for {self.loaded.users} running"
-            say(Event("progress", {"stage": "queue", "text": text}))
-            self._released.clear()
-            await self._released.wait()
+    # -- loading -----------------------------------------------------------------------------------
 
-    async def _load(self, entry: ModelEntry, dtype: str, say: Say) -> None:
-        """Replace the engine. A model that can't be loaded leaves the old one, if both had room.
+    async def _load(self, entry: ModelEntry, dtype: str, say: Say) -> Loaded:
+        """A new engine beside the others, or in the place of some.
 
-        Nothing here, nor who calls it, may hold on to the old one: its memory is for the new KV.
+        A model that can't be loaded leaves the others, if its weights had room beside them.
         """
         self.loading, self.share_loaded = entry, 0.0
         try:
-            model = await self._load_model(entry, dtype, say)
-            self._drop(entry, model.dtype, say)
-            engine = await self._worker.install(lambda: self._build_engine(model))
+            needed = await beside(lambda: _needs(entry, dtype, self._config))
+            await self._wait_for_room(needed, say)
+            self._loader = asyncio.current_task()
+            loaded = await self._bring(entry, dtype, needed, say)
         except ModelBroken as error:
             if entry.name in error.message:
                 raise
@@ -185,18 +185,38 @@ class Engines:
             log.exception("loading %s failed", entry.name)
             raise ModelBroken(f"{entry.name} could not be loaded: {error}") from error
         finally:
-            self.loading = None
-        self.loaded = Loaded(entry, model.dtype, model, engine)
-        log.info(
-            "loaded %s %s, %d KV tokens", entry.name, model.dtype, engine.stats()["tokens"]["total"]
-        )
-        try:
-            await asyncio.to_thread(registry.note_used, self._places, entry.name)
-        except OSError as error:
-            log.warning("the last used model is not remembered: %s", error.strerror)
+            self._loader = self.loading = None
+            self._makes_room = False
+        await self._remember(loaded)
+        return loaded
 
-    async def _load_model(self, entry: ModelEntry, dtype: str, say: Say) -> LoadedModel:
-        """Beside the engine that is there; in its place where memory does not hold both."""
+    async def _wait_for_room(self, needed: Need, say: Say) -> None:
+        """Until what is idle would leave room enough; refused at once if all would not."""
+        entry = self.loading
+        while True:
+            idle = [each for each in self.all if not each.users]
+            free = self._memory.free(self.all)
+            needed.require(free + sum(each.num_bytes for each in self.all))
+            self._makes_room = free < needed.good
+            enough = free + sum(each.num_bytes for each in idle) >= needed.good
+            if enough or len(idle) == len(self.all):
+                self.loading = entry
+                return
+            self.loading = None
+            users = sum(each.users for each in self.all)
+            say(Event("progress", {"stage": "queue", "text": f"for {users} running"}))
+            del idle  # nobody holds what may have to go
+            self._released.clear()
+            await self._released.wait()
+
+    async def _bring(self, entry: ModelEntry, dtype: str, needed: Need, say: Say) -> Loaded:
+        """Load, those that make room gone first: as few as may be before it is known to load.
+
+        Nothing here, nor who calls it, may hold on to one that goes: its memory is for the new KV.
+        """
+        before, after = self._victims(needed)
+        await self._drop(before, entry, dtype, say)
+        free = self._memory.free(self.all)
 
         def hear(share: float) -> None:
             self.share_loaded = share
@@ -204,56 +224,114 @@ class Engines:
         def load() -> LoadedModel:
             from radchat.engine import model
 
-            return model.load(entry.folder, dtype, progress=hear)
+            return model.load(entry.folder, dtype, progress=hear, free_bytes=free)
 
-        try:
-            return await self._worker.call(load)
-        except ModelBroken as error:
-            if self.loaded is None or "free_bytes" not in error.data:
-                raise
-        self._drop(entry, dtype, say)
-        await self._worker.install(lambda: None)
-        return await self._worker.call(load)
+        model = await beside(load)
+        await self._drop(after, entry, model.dtype, say)
+        free = self._memory.free(self.all, model)
+        key = f"{entry.folder}:{model.dtype}"
+        engine = await self._worker.install(key, lambda: self._build_engine(model, free))
+        loaded = Loaded(entry, model.dtype, model, engine, last_used=self._clock())
+        self.all.append(loaded)
+        log.info(
+            "loaded %s %s, %d KV tokens, %d engines",
+            *(loaded.name, loaded.dtype, engine.stats()["tokens"]["total"], len(self.all)),
+        )
+        return loaded
 
-    def _build_engine(self, model: LoadedModel) -> Engine:
+    def _victims(self, needed: Need) -> tuple[list[str], list[str]]:
+        """Keys of the idle engines that must go, oldest first: before the weights come, and after.
+
+        Weights that fit beside them are loaded first, as they may turn out to be broken.
+        """
+        free = self._memory.free(self.all)
+        before: list[str] = []
+        after: list[str] = []
+        for each in self.all:
+            if each.users or free >= needed.good:
+                continue
+            (before if free < needed.least else after).append(each.key)
+            free += each.num_bytes
+        return before, after
+
+    def _build_engine(self, model: LoadedModel, free: int) -> Engine:
         from radchat.engine.model import build_engine
 
+        config = self._config
         return build_engine(
-            model, kv_budget=self._config.kv_device, context_length=self._config.context_length
+            model,
+            kv_budget=config.kv_device,
+            context_length=config.context_length,
+            free_bytes=free,
         )
 
-    def _drop(self, entry: ModelEntry, dtype: str, say: Say) -> None:
-        """Nobody gets the old engine any more; what goes with it is told."""
-        old, self.loaded = self.loaded, None
-        if old is not None:
-            held = old.engine.stats()["tokens"]
-            text = (
-                f"{entry.name} {dtype} takes the place of {old.name} {old.dtype}: "
-                f"{held['total'] - held['free']:,} cached tokens go"
-            )
-            say(Event("notice", {"text": text, "code": "model_swap"}))
-
-    async def unload(self) -> bool:
-        """Free weights and KV now; False: there are none. Raises Busy rather than wait."""
-        if self.loading is not None:
-            raise Busy(f"{self.loading.name} is loading: try again when it has")
-        loaded = self.loaded
-        if loaded is None:
-            return False
-        if loaded.users:
-            raise Busy(f"{loaded.name} is answering: cancel that first, or wait")
-        if self._asking:
-            raise Busy(f"{loaded.name} is about to be used: try again")
-        async with self._change:
-            self.loaded = None
-            await self._worker.install(lambda: None)
-            log.info("unloaded %s", loaded.name)
-            return True
-
-    async def unload_if_idle(self) -> None:
-        """Keep-alive, looked at every second."""
-        loaded = self.loaded
-        if loaded is None or loaded.users or self._asking:
+    async def _drop(self, keys: list[str], entry: ModelEntry, dtype: str, say: Say) -> None:
+        """Nobody gets these engines any more; what goes with them is told first, in one line."""
+        if not keys:
             return
-        if self._clock() - loaded.last_used >= self._config.keep_alive:
-            await self.unload()
+        gone = [each for each in self.all if each.key in keys]
+        names = " and ".join(f"{each.name} {each.dtype}" for each in gone)
+        tokens = sum(each.cached_tokens for each in gone)
+        text = (
+            f"{entry.name} {dtype} takes the place of {names}: "
+            f"{tokens:,} cached tokens go, as memory does not hold both"
+        )
+        say(Event("notice", {"text": text, "code": "model_swap", "tokens": tokens}))
+        self.all = [each for each in self.all if each.key not in keys]
+        del gone
+        for key in keys:
+            await self._worker.remove(key)
+
+    async def _remember(self, loaded: Loaded) -> None:
+        try:
+            await asyncio.to_thread(registry.note_used, self._places, loaded.name)
+        except OSError as error:
+            log.warning("the last used model is not remembered: %s", error.strerror)
+
+    # -- unloading ---------------------------------------------------------------------------------
+
+    async def unload(self, name: str | None = None) -> list[str]:
+        """Free weights and KV now, of one model or of all; their names.
+
+        Raises Busy rather than wait, and then nothing is unloaded; NotFound for a name that is not
+        loaded.
+        """
+        if self.loading is not None and name in (None, self.loading.name):
+            raise Busy(f"{self.loading.name} is loading: try again when it has")
+        doomed = [each for each in self.all if name in (None, each.name)]
+        if name is not None and not doomed:
+            raise NotFound(f"{name} is not loaded", model=name)
+        for each in doomed:
+            if each.users:
+                raise Busy(f"{each.name} is answering: cancel that first, or wait")
+            if any(asked.folder == each.entry.folder for asked in self._asking):
+                raise Busy(f"{each.name} is about to be used: try again")
+        names = [each.name for each in doomed]
+        keys = [each.key for each in doomed]
+        del doomed
+        await self._unload(keys)
+        return names
+
+    async def unload_idle(self) -> None:
+        """Keep-alive, looked at every second; on boot time, which no clock change moves."""
+        if self._change.locked():
+            return  # whoever brings a model decides what goes
+        keys = [
+            each.key
+            for each in self.all
+            if not each.users and self._clock() - each.last_used >= self._config.keep_alive
+        ]
+        await self._unload(keys)
+
+    async def _unload(self, keys: list[str]) -> None:
+        """At once gone for everybody; then from memory."""
+        self.all = [each for each in self.all if each.key not in keys]
+        for key in keys:
+            await self._worker.remove(key)
+            log.info("unloaded %s", key)
+
+
+def _needs(entry: ModelEntry, dtype: str, config: Config) -> Need:
+    from radchat.engine import model
+
+    return model.needs(entry.folder, dtype, config.kv_device)

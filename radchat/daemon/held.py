@@ -48,9 +48,11 @@ class Held:
 class Snapshot:
     """A loaded model's radix tree at one moment, and the order in which its nodes would go."""
 
-    def __init__(self, cache: PrefixCache, tokenizer: str) -> None:
-        """On the engine's thread. ``tokenizer``: the hash of the one whose ids these are."""
-        self.tokenizer = tokenizer
+    def __init__(self, cache: PrefixCache, tokenizer: str, key: str = "") -> None:
+        """On the engine's thread. ``tokenizer``: the hash of the one whose ids these are; ``key``:
+        of the engine it was taken of.
+        """
+        self.tokenizer, self.key = tokenizer, key
         self.page_size = cache.page_size
         self.nodes = [node for node in cache.nodes() if not node.namespace]
         self.plan = cache.eviction_plan()

@@ -80,12 +80,13 @@ class KeepingMethods(SessionMethods):
 
         ``unlabeled``: and the side branches without a label. ``dry_run``: only say what would go.
         """
-        snapshot = await self._snapshot()
+        snapshots = await self._snapshots()
+        bytes_of = {each.key: each.bytes_per_token for each in self._engines.all}
 
-        def work() -> tuple[Session, dict[str, Held], int, Removed]:
+        def work() -> tuple[Session, list[dict[str, Held]], int, Removed]:
             store, place = self._place(where, session, None)
             own = place.session
-            held = {} if snapshot is None else held_of(store, own.id, snapshot)
+            held = [held_of(store, own.id, each) for each in snapshots]
             spans = store.spans(own.id)
             what = store.prune(own.id, unlabeled=unlabeled, dry_run=dry_run)
             gone = [spans[message] for message in what.messages if message in spans]
@@ -93,18 +94,21 @@ class KeepingMethods(SessionMethods):
 
         own, held, tokens, what = await self._desk.run(work)
         doomed = set(what.messages)
-        if dry_run:
-            kv = sum(mine.device for message, mine in held.items() if message in doomed)
-        else:
-            kv = await self._forget(snapshot, held, doomed)
-        stats = self._stats()
+        kv_tokens = kv_bytes = 0
+        for snapshot, mine in zip(snapshots, held, strict=True):
+            if dry_run:
+                kv = sum(each.device for message, each in mine.items() if message in doomed)
+            else:
+                kv = await self._forget(snapshot, mine, doomed)
+            kv_tokens += kv
+            kv_bytes += kv * bytes_of.get(snapshot.key, 0)
         return {
             "session": own.id,
             "name": own.name,
             "messages": len(what.messages),
             "tokens": tokens,
-            "kv_tokens": kv,
-            "kv_bytes": 0 if stats is None else kv * stats["bytes_per_token"],
+            "kv_tokens": kv_tokens,
+            "kv_bytes": kv_bytes,
             "branches": list(what.branches),
             "shared": what.shared,
             "dry_run": dry_run,

@@ -17,9 +17,9 @@ from typing import Any
 
 from radchat.daemon import options, turns
 from radchat.daemon.desk import Desk
-from radchat.daemon.engines import Loaded
 from radchat.daemon.fullness import Filled, crossing
 from radchat.daemon.heard import Heard
+from radchat.daemon.loaded import Loaded
 from radchat.daemon.worker import Worker
 from radchat.engine import request as engine
 from radchat.engine.request import FinishReason, Request
@@ -115,7 +115,7 @@ class Listening:
         self._say_branch(self._begun.answers[0].placed)
         self._submitted, self._left = True, len(self._choices)
         try:
-            await self._worker.submit(request, self._inbox.put_nowait)
+            await self._worker.submit(loaded.key, request, self._inbox.put_nowait)
         except Exception:
             self._left = 0  # refused: no event will come
             raise

@@ -10,7 +10,7 @@ from radchat.engine.request import SamplingParams, TokenLogprob, Usage
 from radchat.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from radchat.daemon.engines import Loaded
+    from radchat.daemon.loaded import Loaded
 
 DEFAULT_TEMPERATURE = 0.7  # where neither the command nor the model's generation config says
 DEFAULT_TOP_P = 0.95

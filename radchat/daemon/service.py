@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,9 @@ from radchat.daemon import views
 from radchat.daemon.answering import Answer
 from radchat.daemon.arguments import ChatHead, FileText, Generate, Kind, Options
 from radchat.daemon.cache_methods import CacheMethods
+from radchat.daemon.engines import Engines
 from radchat.daemon.finding import find_session
+from radchat.daemon.lifecycle import awake_time
 from radchat.daemon.streams import Running, Stream
 from radchat.daemon.worker import Worker
 from radchat.errors import RadchatError
@@ -35,8 +38,18 @@ EXIT_BROKEN = 70
 
 
 class Service(CacheMethods):
-    def __init__(self, places: Places, config: Config) -> None:
-        super().__init__(places, config, Worker(_engine_broke))
+    def __init__(
+        self,
+        places: Places,
+        config: Config,
+        *,
+        available: Callable[[], int] | None = None,
+        clock: Callable[[], float] = awake_time,
+    ) -> None:
+        """``available``: bytes free on this machine, ``clock``: of the keep-alive; for tests."""
+        worker = Worker(_engine_broke)
+        engines = Engines(places, config, worker, available=available, clock=clock)
+        super().__init__(places, config, worker, engines)
         self._answers: dict[str, tuple[Answer, Running]] = {}
         self._tasks: set[Running] = set()
 
@@ -73,7 +86,7 @@ class Service(CacheMethods):
         while True:
             await asyncio.sleep(TICK_S)
             try:
-                await self._engines.unload_if_idle()
+                await self._engines.unload_idle()
             except Exception:
                 log.exception("the service's look at itself failed")
 
@@ -81,15 +94,15 @@ class Service(CacheMethods):
 
     async def status(self) -> dict[str, Any]:
         loaded, loading = self._engines.loaded, self._engines.loading
-        stats = None if loaded is None else loaded.engine.stats()
+        stats = [each.engine.stats() for each in self._engines.all]
         return {
             "model": None if loaded is None else loaded.name,
             "dtype": None if loaded is None else loaded.dtype,
             "device": "cpu",
             "executor": "torch",
-            "kv": views.tiers_json(stats),
-            "running": 0 if stats is None else stats["running"],
-            "waiting": 0 if stats is None else stats["waiting"],
+            "kv": views.all_tiers_json(stats),
+            "running": sum(one["running"] for one in stats),
+            "waiting": sum(one["waiting"] for one in stats),
             "answers": len(self._answers),
             "loading": None
             if loading is None
@@ -114,10 +127,7 @@ class Service(CacheMethods):
         }
 
     def _models(self) -> list[dict[str, Any]]:
-        loaded = self._engines.loaded
-        if loaded is None:
-            return []
-        stats = loaded.engine.stats()
+        """What is loaded, the one used last first."""
         return [
             {
                 "name": loaded.name,
@@ -125,8 +135,11 @@ class Service(CacheMethods):
                 "context": loaded.context_length,
                 "users": loaded.users,
                 "bytes": loaded.model.num_bytes,
-                "kv_bytes": stats["bytes"]["total"],
+                "kv_bytes": loaded.kv_bytes,
+                "kv_tokens": loaded.cached_tokens,
+                "until_s": self._engines.until(loaded),
             }
+            for loaded in reversed(self._engines.all)
         ]
 
     async def cancel(self, request: str) -> dict[str, Any]:
@@ -247,8 +260,10 @@ class Service(CacheMethods):
         stream.start(load)
         return stream
 
-    async def models_unload(self) -> dict[str, Any]:
-        return {"unloaded": await self._engines.unload()}
+    async def models_unload(self, model: str | None = None) -> dict[str, Any]:
+        """Unload one model, in every dtype it is loaded in, or all."""
+        gone = await self._engines.unload(model)
+        return {"unloaded": bool(gone), "models": gone}
 
     async def models_ps(self) -> dict[str, Any]:
         return {"models": self._models()}

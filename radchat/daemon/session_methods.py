@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from radchat.daemon.base import Base, at_least, session_json
@@ -12,7 +13,7 @@ from radchat.protocol import Where
 from radchat_sessions.errors import NotFound as StoreNotFound
 from radchat_sessions.messages import Removed, Session
 
-_Gone = tuple[Session, dict[str, Held], Removed]
+_Gone = tuple[Session, list[dict[str, Held]], Removed]
 
 
 class SessionMethods(Base):
@@ -98,15 +99,16 @@ class SessionMethods(Base):
 
         removed = []
         for ref in await self._desk.run(meant):
-            snapshot = await self._snapshot()
+            snapshots = await self._snapshots()
 
-            def work(ref: str = ref, snapshot: Snapshot | None = snapshot) -> _Gone:
+            def work(ref: str = ref, snapshots: Sequence[Snapshot] = snapshots) -> _Gone:
                 store, place = self._place(where, ref, None)
-                held = {} if snapshot is None else held_of(store, place.session.id, snapshot)
+                held = [held_of(store, place.session.id, each) for each in snapshots]
                 return place.session, held, store.remove(place.session.id)
 
             gone, held, what = await self._desk.run(work)
-            await self._forget(snapshot, held, set(what.messages))
+            for snapshot, mine in zip(snapshots, held, strict=True):
+                await self._forget(snapshot, mine, set(what.messages))
             removed.append(
                 {
                     "id": gone.id,

@@ -35,8 +35,9 @@ class TreeMethods(KeepingMethods):
         head: ChatHead | None = None,
     ) -> dict[str, Any]:
         at_least(1, depth=depth)
-        snapshot = await self._snapshot() if show_cache or lru else None
-        tiers = views.tiers_json(self._stats())
+        loaded = await self._engine_of(lambda: self._tree_root(where, session, ref, head)[:2])
+        snapshot = await self._snapshot(loaded) if show_cache or lru else None
+        tiers = views.tiers_json(None if loaded is None else loaded.engine.stats())
 
         def look() -> dict[str, Any]:
             store, place, root = self._tree_root(where, session, ref, head)

@@ -23,7 +23,7 @@ from radchat_sessions.messages import Message, NewMessage, NewPrompt, Part, text
 from radchat_sessions.store import Store
 
 if TYPE_CHECKING:
-    from radchat.daemon.engines import Loaded
+    from radchat.daemon.loaded import Loaded
 
 
 @dataclass(frozen=True, slots=True)

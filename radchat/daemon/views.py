@@ -215,6 +215,16 @@ def tiers_json(stats: Mapping[str, Any] | None) -> dict[str, Any]:
     }
 
 
+def all_tiers_json(stats: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The tiers of all loaded models together."""
+    total: dict[str, Any] = {}
+    for tiers in map(tiers_json, stats):
+        for tier, counts in tiers.items():
+            sums = total.setdefault(tier, dict.fromkeys(counts, 0))
+            total[tier] = {key: sums[key] + counts[key] for key in counts}
+    return total
+
+
 STATS = (
     "hit_rate",
     "requests",

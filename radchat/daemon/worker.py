@@ -1,9 +1,9 @@
-"""The one thread that owns the engine: inbox → step → outbox.
+"""The one thread that owns the engines: inbox → step → outbox.
 
-Everything that touches an engine runs here, between two steps. The event loop never waits for a
-step: it hands in a closure and awaits its result, or submits a request with a sink for its events.
-Crash-only: when the engine breaks an invariant the thread reports it once and is gone; what was
-shown is in the store already.
+Everything that touches an engine runs here, between two steps; engines that have work take turns,
+a step each. The event loop never waits for a step: it hands in a closure and awaits its result, or
+submits a request with a sink for its events. Crash-only: when an engine breaks an invariant the
+thread reports it once and is gone; what was shown is in the store already.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import Protocol, TypeVar
 from radchat.engine.request import Event, Finished, Request
 
 T = TypeVar("T")
-E = TypeVar("E", bound="EngineLike | None")
+E = TypeVar("E", bound="EngineLike")
 Sink = Callable[[Event], None]
 log = logging.getLogger(__name__)
 
-IDLE_CHECK_AFTER_S = 5.0  # an engine idle this long recounts itself once
+IDLE_CHECK_AFTER_S = 5.0  # engines idle this long recount themselves once
 
 
 class EngineLike(Protocol):
@@ -38,15 +38,18 @@ class EngineLike(Protocol):
 
 
 class Worker:
-    """Runs one engine at a time; ``on_broken`` is called from its thread if the engine breaks."""
+    """Runs engines, each under a key; ``on_broken`` is called from its thread if one breaks.
+
+    Keys, not engines, are handed about: whoever holds an engine holds its memory.
+    """
 
     def __init__(self, on_broken: Callable[[BaseException], None]) -> None:
         self._inbox: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._sinks: dict[str, tuple[asyncio.AbstractEventLoop, Sink]] = {}
-        self._engine: EngineLike | None = None
+        self._sinks: dict[str, tuple[str, asyncio.AbstractEventLoop, Sink]] = {}
+        self._engines: dict[str, EngineLike] = {}
         self._on_broken = on_broken
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
-        self._checked = True
+        self._unchecked: set[str] = set()  # keys of engines that have worked since their last check
         self.steps = 0  # steps taken, read by anyone for a sign of life
 
     def start(self) -> None:
@@ -62,44 +65,41 @@ class Worker:
         return len(self._sinks)
 
     async def call(self, function: Callable[[], T]) -> T:
-        """Run ``function`` on the engine's thread between two steps, and await its result."""
+        """Run ``function`` on the engines' thread between two steps, and await its result."""
         future: Future[T] = Future()
-
-        def run() -> None:
-            if not future.set_running_or_notify_cancel():
-                return
-            try:
-                future.set_result(function())
-            except BaseException as error:
-                future.set_exception(error)
-
-        self._inbox.put(run)
+        self._inbox.put(lambda: _settle(future, function))
         return await asyncio.wrap_future(future)
 
-    async def install(self, build: Callable[[], E]) -> E:
-        """Replace the engine by what ``build`` returns, between two steps."""
+    async def install(self, key: str, build: Callable[[], E]) -> E:
+        """Add what ``build`` returns, between two steps."""
 
-        def swap() -> E:
-            self._engine = None  # its memory is free before the new one's is counted
-            gc.collect()  # an engine's parts know each other
+        def add() -> E:
             engine = build()
-            self._engine = engine
+            self._engines[key] = engine
             return engine
 
-        return await self.call(swap)
+        return await self.call(add)
 
-    async def submit(self, request: Request, sink: Sink) -> None:
-        """Hand a request to the engine; ``sink`` gets its events on the caller's event loop.
+    async def remove(self, key: str) -> None:
+        """Let go of an engine; its memory is free when this returns, if nobody else holds it."""
+
+        def drop() -> None:
+            del self._engines[key]
+            self._unchecked.discard(key)
+            gc.collect()  # an engine's parts know each other
+
+        await self.call(drop)
+
+    async def submit(self, key: str, request: Request, sink: Sink) -> None:
+        """Hand a request to an engine; ``sink`` gets its events on the caller's event loop.
 
         Raises what the engine's validation raises; then no event will come.
         """
         loop = asyncio.get_running_loop()
 
         def enter() -> None:
-            if self._engine is None:
-                raise RuntimeError("no engine is loaded")
-            self._engine.submit(request)
-            self._sinks[request.id] = (loop, sink)
+            self._engines[key].submit(request)
+            self._sinks[request.id] = (key, loop, sink)
 
         await self.call(enter)
 
@@ -107,8 +107,9 @@ class Worker:
         """Ask for a request's end; its ``Finished`` comes as usual. Unknown ids are ignored."""
 
         def leave() -> None:
-            if self._engine is not None and request_id in self._sinks:
-                self._engine.abort(request_id)
+            found = self._sinks.get(request_id)
+            if found is not None:
+                self._engines[found[0]].abort(request_id)
 
         self._inbox.put(leave)
 
@@ -117,29 +118,34 @@ class Worker:
     def _run(self) -> None:
         try:
             while self._drain():
-                if self._engine is not None and self._engine.has_work():
-                    self._deliver(self._engine.step())
-                    self.steps += 1
-                    self._checked = False
+                for key in list(self._engines):
+                    self._step(key)
         except BaseException as error:
             log.exception("the engine broke")
             self._on_broken(error)
 
+    def _step(self, key: str) -> None:
+        engine = self._engines[key]  # held for the step only
+        if engine.has_work():
+            self._deliver(engine.step())
+            self.steps += 1
+            self._unchecked.add(key)
+
     def _drain(self) -> bool:
         """Run what lies in the inbox; wait for it when there is nothing else to do."""
         while True:
-            busy = self._engine is not None and self._engine.has_work()
+            busy = any(engine.has_work() for engine in self._engines.values())
             try:
                 if busy:
                     entry = self._inbox.get_nowait()
                 else:
-                    entry = self._inbox.get(timeout=None if self._checked else IDLE_CHECK_AFTER_S)
+                    entry = self._inbox.get(timeout=IDLE_CHECK_AFTER_S if self._unchecked else None)
             except Empty:
                 if busy:
                     return True
-                if self._engine is not None:
-                    self._engine.check_idle()
-                self._checked = True
+                for key in self._unchecked:
+                    self._engines[key].check_idle()
+                self._unchecked.clear()
                 continue
             if entry is None:
                 return False
@@ -152,12 +158,28 @@ class Worker:
             target = self._sinks.get(event.request_id)
             if target is None:
                 continue
-            loop, sink = target
+            _, loop, sink = target
             by_loop.setdefault(loop, []).append((sink, event))
             if isinstance(event, Finished) and event.last:
                 del self._sinks[event.request_id]
         for loop, pairs in by_loop.items():
             loop.call_soon_threadsafe(_hand_over, pairs)
+
+
+async def beside(function: Callable[[], T]) -> T:
+    """Run ``function`` on a thread of its own, that the end of the process does not wait for."""
+    future: Future[T] = Future()
+    threading.Thread(target=_settle, args=(future, function), name="loader", daemon=True).start()
+    return await asyncio.wrap_future(future)
+
+
+def _settle(future: Future[T], function: Callable[[], T]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        future.set_result(function())
+    except BaseException as error:
+        future.set_exception(error)
 
 
 def _hand_over(pairs: list[tuple[Sink, Event]]) -> None:

@@ -1,7 +1,6 @@
 """A converted folder as something to talk to: decoder, tokenizer, template, and an engine for it.
 
-Nothing here imports transformers. Memory is counted before anything is loaded: a model that does
-not fit is refused with the numbers, since a machine that swaps is worse than one that says no.
+Nothing here imports transformers. Memory is counted before anything is loaded (memory.py).
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 from torch import Tensor
 
@@ -22,20 +20,17 @@ from radchat.engine.decoder import Decoder, DecoderConfig
 from radchat.engine.detokenize import StopChecker
 from radchat.engine.engine import Engine
 from radchat.engine.kv_pool import KVPool
+from radchat.engine.memory import PAGE_SIZE, Need, available, need, num_pages
 from radchat.engine.prefix_cache import PrefixCache
 from radchat.engine.request import Request
 from radchat.engine.scheduler import SchedulerOptions
 from radchat.engine.template import Template
 from radchat.engine.tokenizer import Tokenizer
 from radchat.engine.weights import fingerprint, load_weights, read_about
-from radchat.errors import ContextOverflow, ModelBroken, UsageError
+from radchat.errors import ModelBroken, UsageError
 from radchat_kernels import Plan
 
-PAGE_SIZE = 16  # tokens
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-SHARE_OF_FREE = 0.25  # of free memory, for KV on a CPU
-MOST_KV_BYTES = 4 * 1024**3
-WORK_BYTES = 256 * 1024**2  # activations and logits of a step, with room
 SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 
@@ -53,6 +48,7 @@ class LoadedModel:
     sampling: dict[str, Any]
     fingerprint: str
     num_bytes: int  # of weights in memory
+    is_mapped: bool  # they are the file's own pages, which the system counts as free
     context_length: int = field(init=False)  # tokens a request may hold
 
     def __post_init__(self) -> None:
@@ -84,11 +80,25 @@ def resolve_dtype(name: str) -> str:
     return "bf16" if has_bf16 else "fp32"
 
 
+def needs(folder: Path, dtype: str, kv_budget: Size | None = None) -> Need:
+    """What loading this takes, from its small files. Raises as ``load`` does."""
+    about, chosen = read_about(folder), resolve_dtype(dtype)
+    config = DecoderConfig.from_hf(_json(folder / "config.json"))
+    weights = int(about["parameters"]) * DTYPES[chosen].itemsize
+    token_bytes = _token_bytes(config, chosen)
+    return need(folder.name, weights, kv_budget, token_bytes, config.max_position_embeddings)
+
+
 def load(
-    folder: Path, dtype: str = "auto", *, progress: Callable[[float], None] = lambda _: None
+    folder: Path,
+    dtype: str = "auto",
+    *,
+    progress: Callable[[float], None] = lambda _: None,
+    free_bytes: int | None = None,
 ) -> LoadedModel:
     """Map, check and assemble; ``progress`` hears the share that is done, 0 to 1.
 
+    ``free_bytes``: what it may take; None: what is free on this machine.
     Raises ModelBroken with what is wrong and what to type; UsageError for an unknown dtype.
     """
     about = read_about(folder)
@@ -104,8 +114,8 @@ def load(
             f"{config.vocab_size}"
         )
     progress(0.6)
-    num_bytes = _weight_bytes(about, chosen)
-    _require_memory(folder.name, num_bytes)
+    needed = needs(folder, chosen)
+    needed.require(available() if free_bytes is None else free_bytes)
     generation = _json(folder / "generation_config.json")
     eos = generation.get("eos_token_id")
     eos_ids = [] if eos is None else [eos] if isinstance(eos, int) else list(eos)
@@ -121,7 +131,8 @@ def load(
         stop_ids=template.stop_ids(eos_ids),
         sampling={key: generation[key] for key in SAMPLING if generation.get(key) is not None},
         fingerprint=fingerprint(folder, DTYPES[chosen], f"[layers,2,pages,{PAGE_SIZE},heads,dim]"),
-        num_bytes=num_bytes,
+        num_bytes=needed.weights,
+        is_mapped=_is_stored_as(chosen, about),
     )
 
 
@@ -132,30 +143,32 @@ def build_engine(
     context_length: int | None = None,
     options: SchedulerOptions | None = None,
     check: bool | None = None,
+    free_bytes: int | None = None,
 ) -> Engine:
     """An engine with a pool of the budget's size: given, or a quarter of free memory, ≤ 4 GiB.
+
+    ``free_bytes`` with the model loaded; None: of this machine.
 
     A request may hold what the model, ``context_length`` and the pool allow, the least of them.
     """
     check = wants_checks() if check is None else check
     config = model.decoder.config
-    per_token = 2 * config.num_layers * config.num_kv_heads * config.head_dim
-    per_token *= DTYPES[model.dtype].itemsize
-    num_pages = _num_pages(kv_budget, per_token * PAGE_SIZE)
+    free = available() if free_bytes is None else free_bytes
+    pages = num_pages(kv_budget, _token_bytes(config, model.dtype), free)
     pool = KVPool(
         config.num_layers,
-        num_pages + 1,  # page 0 is nobody's
+        pages + 1,  # page 0 is nobody's
         PAGE_SIZE,
         config.num_kv_heads,
         config.head_dim,
         DTYPES[model.dtype],
         poison=check,
     )
-    limits = [config.max_position_embeddings, num_pages * PAGE_SIZE]
+    limits = [config.max_position_embeddings, pages * PAGE_SIZE]
     if context_length is not None:
         limits.append(context_length)
     model.context_length = min(limits)
-    cache = PrefixCache(num_pages + 1, PAGE_SIZE)
+    cache = PrefixCache(pages + 1, PAGE_SIZE)
     return Engine(model, pool, cache, _text_factory(model.tokenizer), options=options, check=check)
 
 
@@ -169,37 +182,16 @@ def _text_factory(tokenizer: Tokenizer) -> Any:
     return text
 
 
-def _num_pages(budget: Size | None, page_bytes: int) -> int:
-    if budget is not None and budget.tokens is not None:
-        num_pages = -(-budget.tokens // PAGE_SIZE)
-    else:
-        given = None if budget is None else budget.bytes
-        free = psutil.virtual_memory().available
-        most = min(int(SHARE_OF_FREE * free), MOST_KV_BYTES) if given is None else given
-        num_pages = most // page_bytes
-    if num_pages < 1:
-        raise ContextOverflow(
-            f"the KV budget holds no page of {PAGE_SIZE} tokens ({page_bytes:,} bytes): "
-            "raise kv_device (RADCHAT_KV_DEVICE)"
-        )
-    return num_pages
+def _token_bytes(config: DecoderConfig, dtype: str) -> int:
+    """KV of one token."""
+    values = 2 * config.num_layers * config.num_kv_heads * config.head_dim
+    return values * DTYPES[dtype].itemsize
 
 
-def _weight_bytes(about: dict[str, Any], dtype: str) -> int:
-    stored = int(about["files"].get("model.safetensors", 0))
-    return int(about["parameters"]) * DTYPES[dtype].itemsize if dtype == "fp32" else stored
-
-
-def _require_memory(name: str, num_bytes: int) -> None:
-    free = psutil.virtual_memory().available
-    need = num_bytes + WORK_BYTES
-    if need > free:
-        raise ModelBroken(
-            f"{name} needs {need / 1e9:.1f} GB of memory and {free / 1e9:.1f} GB are free: "
-            "close something, choose a smaller model, or --dtype bf16",
-            need_bytes=need,
-            free_bytes=free,
-        )
+def _is_stored_as(dtype: str, about: dict[str, Any]) -> bool:
+    """The weights' file holds fp32 or bf16: which, its size says."""
+    size, parameters = int(about["files"]["model.safetensors"]), int(about["parameters"])
+    return (dtype == "fp32") == (size >= 4 * parameters)
 
 
 def _json(path: Path) -> dict[str, Any]:

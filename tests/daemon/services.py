@@ -16,7 +16,9 @@ from typing import Any
 from radchat import config
 from radchat.daemon.answering import Answer
 from radchat.daemon.arguments import Generate, Options
+from radchat.daemon.lifecycle import awake_time
 from radchat.daemon.service import Service
+from radchat.engine.memory import WORK_BYTES, available
 from radchat.models.registry import set_default
 from radchat.paths import Places
 from radchat.protocol import Event, Where
@@ -60,16 +62,40 @@ class StumblingStore(Store):
         super().use(*args, **named)
 
 
+class Machine:
+    """What the service asks of a machine. Memory: ``free`` bytes less what engines have."""
+
+    def __init__(self, free: int | None = None) -> None:
+        self.free = free
+        self.now: float | None = None  # None: the real time
+        self.taken: Callable[[], int] = lambda: 0
+
+    def available(self) -> int:
+        return available() if self.free is None else self.free - self.taken()
+
+    def clock(self) -> float:
+        return awake_time() if self.now is None else self.now
+
+
 class House:
     """A home with a service in it."""
 
-    def __init__(self, root: Path, **env: str) -> None:
+    def __init__(self, root: Path, machine: Machine | None = None, **env: str) -> None:
+        self.machine = machine or Machine()
         self.env = {"RADCHAT_HOME": str(root / "h"), "RADCHAT_KV_DEVICE": "4096tok", **env}
         self.places = Places.from_env(self.env)
         if not self.places.models.exists():
             shutil.copytree(models(), self.places.models)
             set_default(self.places, "tiny")
-        self.service = Service(self.places, config.load(self.places, self.env))
+        self.service = Service(
+            self.places,
+            config.load(self.places, self.env),
+            available=self.machine.available,
+            clock=self.machine.clock,
+        )
+        self.machine.taken = lambda: sum(
+            each.num_bytes - each.promised for each in self.service._engines.all
+        )
 
     @property
     def store(self) -> Store:
@@ -133,6 +159,15 @@ class House:
 
         self.service._worker._inbox.put(wait)
 
+    async def loaded(self) -> list[str]:
+        """Name and dtype of each loaded model, the one used last first."""
+        return [f"{m['name']} {m['dtype']}" for m in (await self.service.models_ps())["models"]]
+
+    def room_for(self, engines: int) -> None:
+        """From now on the machine holds so many engines of the size of the one that is loaded."""
+        one = max(each.num_bytes for each in self.service._engines.all)
+        self.machine.free = engines * one + WORK_BYTES
+
     async def texts(self, **args: Any) -> list[tuple[str, str]]:
         log = await self.service.log(WHERE, **args)
         return [(message["role"], message["text"]) for message in log["messages"]]
@@ -145,8 +180,8 @@ class House:
 
 
 @contextlib.asynccontextmanager
-async def house(root: Path, **env: str) -> AsyncIterator[House]:
-    made = House(root, **env)
+async def house(root: Path, machine: Machine | None = None, **env: str) -> AsyncIterator[House]:
+    made = House(root, machine, **env)
     await made.service.start()
     try:
         yield made

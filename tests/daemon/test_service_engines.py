@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-import weakref
 from array import array
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from radchat.daemon.app import App
 from radchat.daemon.worker import Worker
 from radchat.engine.request import Event, Finished, FinishReason, Request
 from radchat.errors import Busy, ModelBroken
-from tests.daemon.services import GREEDY, LONG, WHERE, House, house, named, notices, run, until
+from tests.daemon.services import GREEDY, LONG, WHERE, House, house, named, run, until
 from tests.fakes import END, greedy, says, scripted_engine, text
 
 
@@ -53,6 +52,7 @@ def test_a_model_that_answers_or_is_waited_for_is_busy_at_once(tmp_path: Path) -
     async def main() -> None:
         async with house(tmp_path) as home:
             running, request = await _long_answer(home)
+            home.room_for(1)
             with pytest.raises(Busy, match="is answering"):
                 await asyncio.wait_for(home.service.models_unload(), 1)
             waiting = asyncio.create_task(home.say("b", new_session=True, dtype="bf16"))
@@ -62,8 +62,8 @@ def test_a_model_that_answers_or_is_waited_for_is_busy_at_once(tmp_path: Path) -
             await home.service.cancel(request)
             await running
             assert (await waiting)["branches"][0]["dtype"] == "bf16"
-            assert await home.service.models_unload() == {"unloaded": True}
-            assert await home.service.models_unload() == {"unloaded": False}
+            assert await home.service.models_unload() == {"unloaded": True, "models": ["tiny"]}
+            assert await home.service.models_unload() == {"unloaded": False, "models": []}
 
     run(main())
 
@@ -103,56 +103,6 @@ def test_a_model_that_cannot_be_loaded_leaves_the_one_that_is(tmp_path: Path, na
             after = await home.say("and on", session=first["session"])
             assert after["usage"]["cached_input_tokens"] > 100
             assert home.service.state == "ready"
-
-    run(main())
-
-
-def test_the_old_model_is_gone_from_memory_before_the_new_one_gets_its_pool(
-    tmp_path: Path,
-) -> None:
-    async def main() -> None:
-        async with house(tmp_path) as home:
-            await home.say("hello", new_session=True)
-            loaded = home.service._engines.loaded
-            assert loaded is not None
-            old = weakref.ref(loaded.engine.pool)
-            del loaded
-            seen: list[bool] = []
-            build = home.service._engines._build_engine
-
-            def building(model: Any) -> Any:
-                seen.append(old() is None)
-                return build(model)
-
-            home.service._engines._build_engine = building  # type: ignore[method-assign]
-            events = await home.ask("x", new_session=True, model="other")
-            assert "model_swap" in notices(events)
-            assert seen == [True]
-
-    run(main())
-
-
-def test_where_memory_does_not_hold_both_the_old_model_goes_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Memory is the machine's: its size is the one thing here that has to be made up."""
-    from radchat.engine import model
-
-    async def main() -> None:
-        async with house(tmp_path) as home:
-            await home.say("hello", new_session=True)
-            refused: list[str] = []
-
-            def require(name: str, num_bytes: int) -> None:
-                if home.service._worker._engine is not None:
-                    refused.append(name)
-                    raise ModelBroken("no room", need_bytes=num_bytes, free_bytes=0)
-
-            monkeypatch.setattr(model, "_require_memory", require)
-            events = await home.ask("x", new_session=True, model="other")
-            assert refused == ["other-" + next(home.places.models.glob("other-*")).name[6:]]
-            assert notices(events).count("model_swap") == 1
-            assert events[-1].data["branches"][0]["model"] == "other"
 
     run(main())
 
@@ -305,10 +255,10 @@ def test_the_worker_runs_a_scripted_engine_and_hands_its_events_over_in_order() 
         broken: list[BaseException] = []
         worker = Worker(broken.append)
         worker.start()
-        engine = await worker.install(lambda: scripted_engine(says("Hello, you two")))
+        engine = await worker.install("a", lambda: scripted_engine(says("Hello, you two")))
         inboxes: dict[str, list[Event]] = {"a": [], "b": []}
         for name, inbox in inboxes.items():
-            await worker.submit(_request(name, n=2), inbox.append)
+            await worker.submit("a", _request(name, n=2), inbox.append)
         await until(lambda: worker.num_running == 0)
         await worker.call(lambda: None)  # and what was handed over has arrived
         for name, inbox in inboxes.items():
@@ -326,9 +276,9 @@ def test_the_worker_ends_a_request_that_is_aborted() -> None:
     async def main() -> None:
         worker = Worker(lambda _error: None)
         worker.start()
-        await worker.install(scripted_engine)  # says letters for ever
+        await worker.install("a", scripted_engine)  # says letters for ever
         inbox: list[Event] = []
-        await worker.submit(_request("a"), inbox.append)
+        await worker.submit("a", _request("a"), inbox.append)
         await until(lambda: len(inbox) > 3)
         worker.abort("a")
         worker.abort("nobody")
@@ -350,8 +300,8 @@ def test_an_engine_that_breaks_is_told_once_and_its_thread_is_gone() -> None:
         def break_down(_rows: int) -> None:
             raise ArithmeticError
 
-        await worker.install(lambda: scripted_engine(on_forward=break_down))
-        await worker.submit(_request("a"), lambda _event: None)
+        await worker.install("a", lambda: scripted_engine(on_forward=break_down))
+        await worker.submit("a", _request("a"), lambda _event: None)
         await until(lambda: broken)
         assert [type(error) for error in broken] == [ArithmeticError]
         worker._thread.join(5)

@@ -153,7 +153,7 @@ def hooked(hooks: Hooks) -> Callable[[Places, Config], Service]:
             awake = hooks.clock("awake", lifecycle.awake_time)
             self._desk = HookedDesk(places)
             self._worker = HookedWorker(_ended)
-            self._engines = HookedEngines(places, settings, self._worker, awake)
+            self._engines = HookedEngines(places, settings, self._worker, clock=awake)
 
     return HookedService
 

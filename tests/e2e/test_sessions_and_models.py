@@ -135,46 +135,6 @@ def test_kv_that_was_forgotten_is_computed_again_and_that_is_said(terminal: Shel
     assert "no longer cached" in done.err
 
 
-def test_another_model_says_one_line_and_switching_back_finds_the_old_prompt(
-    terminal: Shell,
-) -> None:
-    first = terminal.ask("a talk of some length. " * 20, "--max-tokens", "20")
-    swap = terminal("ask", "-c", "go on", "-m", "other", *EXACT)
-    notes = [line for line in swap.err.splitlines() if "takes the place of" in line]
-    assert len(notes) == 1
-    assert "other fp32 takes the place of tiny fp32" in notes[0]
-    assert "cached tokens go" in notes[0]
-    assert terminal.home.status()["model"] == "other"
-    terminal("switch", first["message"])
-    back = terminal.say("go on", "-m", "tiny")
-    ids = terminal.home.ids(first["message"])
-    assert terminal.home.ids(back["message"])[: len(ids)] == ids
-    own = terminal.json("sessions", "show")
-    assert own["model"] == "tiny"
-
-
-def test_dtype_and_exact_are_engines_of_their_own(terminal: Shell) -> None:
-    exact = terminal.ask("say it", "--max-tokens", "12")
-    assert exact["dtype"] == "fp32"
-    other = terminal("ask", "say it", "--temp", "0", "--dtype", "bf16", "--max-tokens", "12",
-                     "--json")  # fmt: skip
-    assert other.json["dtype"] == "bf16"
-    assert other.json["usage"]["cached_input_tokens"] == 0
-    assert other.err.count("takes the place of") == 1
-    same = terminal(
-        "ask", "say it", "--temp", "0", "--dtype", "bf16", "--max-tokens", "2", "--json"
-    )
-    assert "takes the place of" not in same.err
-    assert same.json["usage"]["cached_input_tokens"] > 0
-    again = terminal.ask("say it", "--max-tokens", "12")
-    assert again["text"] == exact["text"]
-    plain = terminal(
-        "ask", "say it", "--dtype", "fp32", "--temp", "0", "--max-tokens", "2", "--json"
-    )
-    assert "takes the place of" not in plain.err  # exact is fp32
-    assert plain.json["usage"]["cached_input_tokens"] > 0
-
-
 def test_an_unknown_model_is_66_with_the_nearest_name(terminal: Shell) -> None:
     count = terminal.num_sessions()
     for flags in (("-m", "tinny"), ("-m", "/no/such/folder"), ("-m", "smollm2-135m")):

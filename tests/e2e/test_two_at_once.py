@@ -130,7 +130,7 @@ def test_an_answer_can_be_cancelled_by_its_id_and_its_reader_is_told(terminal: S
     terminal.home.assert_balanced()
 
 
-def test_another_model_waits_for_the_answer_that_runs(terminal: Shell) -> None:
+def test_another_model_answers_while_the_first_one_does(terminal: Shell) -> None:
     other = Shell(terminal.home, f"{terminal.name}-2", EXACT)
     running = terminal.start("ask", "a long one", *EXACT, "--max-tokens", "300", "--json")
     wait_until(lambda: terminal.home.status()["running"] == 1)

@@ -38,6 +38,7 @@ def converted(
     favours: Sequence[str] = (),
     follows: Mapping[str, str] | None = None,
     added: Sequence[str] = (),
+    backwards: bool = False,
     **overrides: Any,
 ) -> Path:
     """A folder in ``models`` as ``radchat models pull`` leaves it.
@@ -45,12 +46,19 @@ def converted(
     ``eos``: tokens that end an answer, besides the template's own. ``favours``: tokens that
     follow one another for ever, whatever was said before. ``follows``: what follows which token;
     "" stands for every other. ``added``: tokens of its own, that stand for their text.
+    ``backwards``: a tokenizer with other ids.
     """
     source = models.parent / f"{name}-source"
     weights = hf_folder(
-        source, seed=seed, max_position_embeddings=context, added=added, **overrides
+        source,
+        seed=seed,
+        max_position_embeddings=context,
+        added=added,
+        backwards=backwards,
+        **overrides,
     )
-    ids = {token: number for number, token in enumerate([*vocabulary(), *added])}
+    tokens = [*vocabulary(backwards=backwards), *added]
+    ids = {token: number for number, token in enumerate(tokens)}
     head = weights["lm_head.weight"]
     head[[number for token, number in ids.items() if token not in LETTERS]] = 0.0
     if favours:

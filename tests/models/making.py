@@ -45,11 +45,11 @@ TOP_NAMES = {
 }
 
 
-def vocabulary() -> list[str]:
-    """Control tokens, the 256 bytes, and what the merges make."""
+def vocabulary(*, backwards: bool = False) -> list[str]:
+    """Control tokens, the 256 bytes (``backwards``: another tokenizer), what the merges make."""
     return [
         *SPECIALS,
-        *sorted(pre_tokenizers.ByteLevel.alphabet()),
+        *sorted(pre_tokenizers.ByteLevel.alphabet(), reverse=backwards),
         *(left + right for left, right in MERGES),
     ]
 
@@ -57,9 +57,9 @@ def vocabulary() -> list[str]:
 VOCAB_SIZE = len(vocabulary())
 
 
-def tokenizer_json(added: Sequence[str] = ()) -> str:
+def tokenizer_json(added: Sequence[str] = (), *, backwards: bool = False) -> str:
     """``added``: further tokens, not special; their ids come after all others."""
-    vocab = {token: index for index, token in enumerate(vocabulary())}
+    vocab = {token: index for index, token in enumerate(vocabulary(backwards=backwards))}
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=MERGES))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -79,6 +79,8 @@ def hf_folder(
     dtype: torch.dtype = torch.bfloat16,
     seed: int = 0,
     added: Sequence[str] = (),
+    *,
+    backwards: bool = False,
     **overrides: Any,
 ) -> dict[str, torch.Tensor]:
     """A folder as the hub ships it; its weights. ``added``: tokens beyond ``vocabulary()``."""
@@ -90,7 +92,7 @@ def hf_folder(
     }
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config))
-    (folder / "tokenizer.json").write_text(tokenizer_json(added))
+    (folder / "tokenizer.json").write_text(tokenizer_json(added, backwards=backwards))
     (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     return weights

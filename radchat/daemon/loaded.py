@@ -1,0 +1,105 @@
+"""The engines that are loaded, and the memory they leave to others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from radchat.models.registry import ModelEntry
+
+if TYPE_CHECKING:
+    from radchat.engine.engine import Engine
+    from radchat.engine.model import LoadedModel
+    from radchat.engine.template import Template
+    from radchat.engine.tokenizer import Tokenizer
+
+
+@dataclass(eq=False)
+class Loaded:
+    """An engine and what turns messages into its ids. ``users`` keeps it from being unloaded."""
+
+    entry: ModelEntry
+    dtype: str  # as loaded: fp32 or bf16
+    model: LoadedModel
+    engine: Engine
+    users: int = 0
+    last_used: float = 0.0  # on the engines' clock
+
+    @property
+    def key(self) -> str:
+        """Under which the worker has it."""
+        return f"{self.entry.folder}:{self.dtype}"
+
+    @property
+    def name(self) -> str:
+        return self.entry.name
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.model.tokenizer
+
+    @property
+    def template(self) -> Template:
+        return self.model.template
+
+    @property
+    def context_length(self) -> int:
+        """What a request may hold: the model's context, the setting, the KV pool."""
+        return self.engine.context_length
+
+    @property
+    def kv_bytes(self) -> int:
+        """Of the whole pool."""
+        return int(self.engine.stats()["bytes"]["total"])
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Of KV."""
+        return self.engine.pool.bytes_per_token
+
+    @property
+    def cached_tokens(self) -> int:
+        held = self.engine.stats()["tokens"]
+        return int(held["total"] - held["free"])
+
+    @property
+    def num_bytes(self) -> int:
+        """What is free again when it goes."""
+        return self.model.num_bytes + self.kv_bytes
+
+    @property
+    def promised(self) -> int:
+        """What it has, or will take, that the system still counts as free.
+
+        A pool's pages are the system's until they are first written, and a mapped file is cache to
+        it. Pages written and given up since count twice: on the safe side.
+        """
+        unwritten = int(self.engine.stats()["bytes"]["free"])
+        return unwritten + (self.model.num_bytes if self.model.is_mapped else 0)
+
+
+class Memory:
+    """``available``: bytes free on this machine; ``limit``: what all models may take together."""
+
+    def __init__(self, limit: int | None, available: Callable[[], int] | None = None) -> None:
+        self._limit = limit
+        self._available = available
+
+    def free(self, loaded: Iterable[Loaded], coming: LoadedModel | None = None) -> int:
+        """Bytes for another model beside these; may be less than none.
+
+        ``coming``: its weights are loaded already, and what is left is for its KV.
+        """
+        beside = list(loaded)
+        if self._available is None:
+            from radchat.engine.memory import available  # psutil: the daemon needs it to load only
+
+            self._available = available
+        weights = 0 if coming is None else coming.num_bytes
+        free = self._available() - sum(each.promised for each in beside)
+        if coming is not None and coming.is_mapped:
+            free -= weights
+        if self._limit is None:
+            return free
+        return min(free, self._limit - weights - sum(each.num_bytes for each in beside))
