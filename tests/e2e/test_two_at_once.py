@@ -87,7 +87,7 @@ def test_a_session_removed_in_mid_answer_leaves_nothing_behind(terminal: Shell) 
     wait_until(lambda: home.status()["running"] == 1)
     name = terminal.json("sessions", "show")["id"]
     removed = terminal("sessions", "rm", name, "-y", code=75)
-    assert "is running in this session" in removed.err
+    assert "an answer is running in say-much" in removed.err
     asking.send_signal(signal.SIGINT)
     assert finish(asking).code == 130
     home.assert_balanced()
