@@ -25,6 +25,18 @@ _LINE = re.compile(r"""\s*(?:\[{1,2}\s*)?(?:([\w-]+)|"([^"]*)"|'([^']*)')\s*[=.\
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
+# in force where nothing says otherwise (docs/cli.md); `doctor` shows them
+DEFAULT_TEMPERATURE = 0.7  # where neither the command nor the model's generation config says
+DEFAULT_TOP_P = 0.95
+SHARE_OF_FREE = 0.25  # of free memory, for KV on a CPU
+MOST_KV_BYTES = 4 * 1024**3
+
+
+def kv_default(free: int) -> int:
+    """Bytes for KV on a CPU where so many are free."""
+    return min(int(SHARE_OF_FREE * free), MOST_KV_BYTES)
+
+
 @dataclass(frozen=True, slots=True)
 class Size:
     """An amount of KV: bytes, or tokens (``4096tok``), whichever was given."""

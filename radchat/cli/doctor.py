@@ -1,44 +1,87 @@
-"""`radchat doctor`: what is installed, set and running. Reads only; starts no daemon."""
+"""`radchat doctor`: what is installed, set and running, what is wrong, and what to type about it.
+
+Reads only: it starts no daemon, loads no model and makes no folder (cli/checks.py).
+"""
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import platform
 import sys
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
 from radchat import __version__
+from radchat.chat.footer import size
 from radchat.chat.text import one_line
-from radchat.cli import common
+from radchat.cli import checks, common, values
+from radchat.cli import machine_checks as on_machine
 from radchat.cli.config import shown
-from radchat.config import SETTINGS
+from radchat.cli.findings import Finding
+from radchat.config import DEFAULT_TEMPERATURE, DEFAULT_TOP_P, SETTINGS
 from radchat.errors import RadchatError
 
 PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "triton", "typer", "uvicorn")
+DAEMON = ("state", "pid", "model", "device", "executor", "build", "socket", "uptime_s")
 
 
-def doctor(ctx: typer.Context) -> None:
-    """What is installed, set and running, and what is wrong."""
+def doctor(
+    ctx: typer.Context,
+    imports: Annotated[
+        bool, typer.Option("--imports", help="also import torch and the rest (seconds)")
+    ] = False,
+    online: Annotated[
+        bool, typer.Option("--online", help="also ask whether the hub can be reached")
+    ] = False,
+) -> int:
+    """What is installed, set and running, what is wrong, and what to type about it.
+
+    Exit 1 where something is broken.
+    """
     cli = common.of(ctx)
+    findings = list(checks.run(cli, imports=imports, online=online))
+    is_broken = any(finding.status == "broken" for finding in findings)
     report = {
-        "radchat": __version__,
+        "radchat": f"{__version__} in {Path(__file__).parents[1]}",
         "python": f"{platform.python_version()} ({sys.executable})",
         "machine": machine(),
-        "packages": {name: version(name) for name in PACKAGES},
+        "packages": {name: on_machine.version(name) or "not installed" for name in PACKAGES},
         "places": places(cli),
         "settings": settings(cli),
+        "defaults": defaults(cli),
         "models": models(cli),
         "daemon": daemon(cli),
     }
     if cli.json:
-        cli.data(report)
-        return
-    for key, value in report.items():
-        for line in section(key, value):
+        cli.data({**report, "checks": [f.to_json() for f in findings], "broken": is_broken})
+        return int(is_broken)
+    for key in ("radchat", "machine", "places", "settings", "defaults", "models", "daemon"):
+        for line in section(key, report[key]):
             cli.out(line)
+    cli.out("")
+    for line in listed(cli, findings):
+        cli.out(line)
+    return int(is_broken)
+
+
+def listed(cli: common.Cli, findings: list[Finding]) -> list[str]:
+    """The checks, a line each; a remedy below what it is for; how many there are of a kind."""
+    lines = []
+    room = max(len(finding.name) for finding in findings)
+    for finding in findings:
+        line = f"{finding.status:<8}  {finding.name:<{room}}  {one_line(finding.text)}"
+        lines.append(cli.paint(line, "bold") if finding.status == "broken" else line)
+        if finding.remedy and finding.status != "ok":
+            lines.append(f"{'':<8}  {'':<{room}}  -> {one_line(finding.remedy)}")
+    counts = [
+        f"{number} {what if number == 1 else more}"
+        for status, what, more in (("broken", "broken", "broken"),
+                                   ("warning", "warning", "warnings"))
+        if (number := sum(finding.status == status for finding in findings))
+    ]  # fmt: skip
+    return [*lines, "", ", ".join(counts) or "nothing is wrong"]
 
 
 def section(key: str, value: Any) -> list[str]:
@@ -62,24 +105,12 @@ def _flat(item: Any) -> str:
 
 
 def machine() -> str:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return f"{platform.system()} {platform.machine()}, {cores} cores, {_memory()}"
-
-
-def _memory() -> str:
     import psutil
 
-    from radchat.chat.footer import size
-
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     memory = psutil.virtual_memory()
-    return f"{size(memory.total)} memory, {size(memory.available)} free"
-
-
-def version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed"
+    free = f"{size(memory.total)} memory, {size(memory.available)} free"
+    return f"{platform.system()} {platform.machine()}, {cores} cores, {free}"
 
 
 def places(cli: common.Cli) -> dict[str, str]:
@@ -90,6 +121,7 @@ def places(cli: common.Cli) -> dict[str, str]:
         "state": where.state,
         "cache": where.cache,
         "log": where.log,
+        "socket": where.socket(),
     }
     return {name: str(path) for name, path in named.items()}
 
@@ -107,6 +139,23 @@ def settings(cli: common.Cli) -> dict[str, Any]:
     }
 
 
+def defaults(cli: common.Cli) -> dict[str, str]:
+    """What is done where no setting says otherwise."""
+    from radchat.models import fit
+
+    try:
+        budget = size(on_machine.kv_budget(cli, fit.available_memory()))
+    except RadchatError:
+        budget = "not known: see settings"
+    return {
+        "kv_device": f"{budget} (a quarter of free memory, at most 4 GiB)",
+        "context": "the model's own, at most what the KV budget holds",
+        "sampling": f"the model's own, else temperature {DEFAULT_TEMPERATURE}, top-p "
+        f"{DEFAULT_TOP_P}, a fresh seed",
+        "max_tokens": "what the context leaves",
+    }
+
+
 def models(cli: common.Cli) -> dict[str, Any]:
     from radchat.models import registry
 
@@ -121,19 +170,15 @@ def models(cli: common.Cli) -> dict[str, Any]:
 
 
 def daemon(cli: common.Cli) -> dict[str, Any]:
-    """The running daemon's status and the values it has in force; never starts one."""
-    try:
-        client = cli.connect(start=False)
-        status = client.call("status")
-        keys = ("state", "pid", "model", "device", "executor", "build", "socket", "uptime_s")
-        in_force = client.call("defaults")
-    except RadchatError as error:
-        return {"state": error.message}
-    else:
-        report = {key: status.get(key) for key in keys}
-        report["default_model"] = in_force.get("default_model")
-        for name, setting in (in_force.get("settings") or {}).items():
-            value = setting.get("value")
-            key = f"setting {name}" if name in report else name
-            report[key] = f"{'-' if value is None else _flat(value)} ({setting.get('from')})"
-        return report
+    """The running daemon's status and the values it has in force; never starts one, nor waits."""
+    status = values.ask(cli, "status")
+    if not status:
+        return {"state": "none answers"}
+    report = {key: status.get(key) for key in DAEMON}
+    in_force = values.ask(cli, "defaults")
+    report["default_model"] = in_force.get("default_model")
+    for name, setting in (in_force.get("settings") or {}).items():
+        value = setting.get("value")
+        key = f"setting {name}" if name in report else name
+        report[key] = f"{'-' if value is None else _flat(value)} ({setting.get('from')})"
+    return report

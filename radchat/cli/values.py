@@ -53,7 +53,7 @@ def ask(cli: Cli, method: str, **args: Any) -> Mapping[str, Any]:
     try:
         exchange = Exchange(path)
         try:
-            exchange.send("POST", f"/rpc/{method}", {**cli.here(), **args})
+            exchange.send("POST", f"/rpc/{method}", args)
             exchange.receive_head(timeout=PATIENCE_S)
             return result(exchange)
         finally:
@@ -64,7 +64,7 @@ def ask(cli: Cli, method: str, **args: Any) -> Mapping[str, Any]:
 
 def _refs(cli: Cli, prefix: str) -> Iterable[Candidate]:
     before = prefix[: prefix.rfind(":") + 1]
-    for row in ask(cli, "refs", prefix=prefix).get("refs") or ():
+    for row in ask(cli, "refs", **cli.here(), prefix=prefix).get("refs") or ():
         yield Candidate(before + str(row["ref"]), str(row["text"]))
     if prefix and not before:  # in another session
         for each in _sessions(cli, prefix):
@@ -72,7 +72,7 @@ def _refs(cli: Cli, prefix: str) -> Iterable[Candidate]:
 
 
 def _branches(cli: Cli, prefix: str) -> Iterable[Candidate]:
-    for row in ask(cli, "refs", prefix=prefix).get("refs") or ():
+    for row in ask(cli, "refs", **cli.here(), prefix=prefix).get("refs") or ():
         if row["kind"] == "branch":
             yield Candidate(str(row["ref"]), str(row["text"]))
 
@@ -81,7 +81,7 @@ def _sessions(cli: Cli, prefix: str) -> Iterable[Candidate]:
     """By name; by id where it begins so, or the name can't be typed."""
     from radchat.chat.sessions_view import day_of, messages
 
-    for row in ask(cli, "sessions.list", begun=True).get("sessions") or []:
+    for row in ask(cli, "sessions.list", **cli.here(), begun=True).get("sessions") or []:
         name, text = str(row["name"]), f"{day_of(row['used'])}, {messages(row['messages'])}"
         if is_typable(name):
             yield Candidate(name, text)

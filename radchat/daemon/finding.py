@@ -108,6 +108,11 @@ def find_session(store: Store, ref: str | None, where: Where) -> Session:
         raise NotFound(
             "this terminal has no ephemeral session yet: begin one with `radchat chat --ephemeral`"
         )
+    if session is None and store.sessions():
+        raise NotFound(
+            "no session was talked in from this terminal or folder: `radchat sessions ls` lists "
+            "all, --session NAME names one"
+        )
     if session is None:
         raise NotFound("there is no session yet: begin one with `radchat chat` or `radchat ask`")
     return session

@@ -6,14 +6,12 @@ import secrets
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from radchat.config import DEFAULT_TEMPERATURE, DEFAULT_TOP_P
 from radchat.engine.request import SamplingParams, TokenLogprob, Usage
 from radchat.errors import InvalidInput
 
 if TYPE_CHECKING:
     from radchat.daemon.loaded import Loaded
-
-DEFAULT_TEMPERATURE = 0.7  # where neither the command nor the model's generation config says
-DEFAULT_TOP_P = 0.95
 
 
 def switches(loaded: Loaded, think: str | None) -> tuple[dict[str, Any], str | None]:

@@ -177,6 +177,8 @@ class TreeMethods(KeepingMethods):
             asked = [m for m in store.path(place.message) if m.role == "user"]
             own = None if is_stored(store, place) else place.head
             after = store.undo(place.session.id, n, at=own)
+            if own is None:
+                self._use(store, place, where)
             place = Place(place.session, after.branch, after.message, after.last_branch)
             return {**moved(store, place), "text": asked[-n].text}
 
@@ -189,6 +191,8 @@ class TreeMethods(KeepingMethods):
             store, place = self._place(where, session, head)
             own = None if is_stored(store, place) else place.head
             after = store.redo(place.session.id, at=own)
+            if own is None:
+                self._use(store, place, where)
             place = Place(place.session, after.branch, after.message, after.last_branch)
             return moved(store, place)
 

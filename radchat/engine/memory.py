@@ -10,12 +10,10 @@ from dataclasses import dataclass
 
 import psutil
 
-from radchat.config import Size
+from radchat.config import Size, kv_default
 from radchat.errors import ContextOverflow, ModelBroken
 
 PAGE_SIZE = 16  # tokens
-SHARE_OF_FREE = 0.25  # of free memory, for KV on a CPU
-MOST_KV_BYTES = 4 * 1024**3
 WORK_BYTES = 256 * 1024**2  # activations and logits of a step, with room
 GOOD_TOKENS = 8192  # a pool that holds these is worth the place of another model
 
@@ -72,7 +70,7 @@ def num_pages(budget: Size | None, token_bytes: int, free: int) -> int:
         pages = -(-budget.tokens // PAGE_SIZE)
     else:
         given = None if budget is None else budget.bytes
-        pages = (min(int(SHARE_OF_FREE * free), MOST_KV_BYTES) if given is None else given) // page
+        pages = (kv_default(free) if given is None else given) // page
     if pages < 1:
         raise ContextOverflow(
             f"the KV budget holds no page of {PAGE_SIZE} tokens ({page:,} bytes): "

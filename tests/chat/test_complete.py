@@ -217,11 +217,11 @@ def test_names_of_any_kind_are_offered_whole_and_control_characters_never(
         "sessions": [
             {**session, "name": "with space"},
             {**session, "name": "bad\x07bell"},
-            {**session, "name": "empty", "messages": 0},
         ]
     }
     found = complete(daemon, home, "sessions", "show", "")
     assert [value for value, _ in found] == ["with space", "e7f2e7f2"]
+    assert daemon.asked("sessions.list")[0]["begun"] is True
     assert [v for v, _ in complete(daemon, home, "--session", "wi")] == ["with space"]
     complete(daemon, home, "--session", "with space", "switch", "")
     assert daemon.asked("refs")[-1]["session"] == "with space"

@@ -107,7 +107,17 @@ def test_who_asks_is_a_tmux_pane_a_terminal_or_a_script_and_a_folder(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TMUX_PANE", "%7")
+    monkeypatch.delenv("TMUX", raising=False)
     assert where() == {"terminal": "%7", "folder": str(tmp_path)}
+    panes = set()
+    for server in (
+        "/tmp/tmux-0/default,41,0",
+        "/tmp/tmux-0/other,42,0",
+        "/tmp/tmux-0/default,41,3",
+    ):
+        monkeypatch.setenv("TMUX", server)  # each server begins with pane %0
+        panes.add(where()["terminal"])
+    assert len(panes) == 2
     monkeypatch.delenv("TMUX_PANE")
     code = "import json; from radchat.client import where; print(json.dumps(where()))"
     environ = {**os.environ, "PYTHONPATH": str(HERE.parent.parent)}
@@ -115,7 +125,17 @@ def test_who_asks_is_a_tmux_pane_a_terminal_or_a_script_and_a_folder(
     out = subprocess.run(
         [sys.executable, "-c", code], stdin=secondary, capture_output=True, env=environ, check=True
     )
-    assert json.loads(out.stdout)["terminal"] == os.ttyname(secondary)
+    here = json.loads(out.stdout)["terminal"]
+    assert here == f"{os.ttyname(secondary)} sid:{os.getsid(0)}"
+    again = subprocess.run(  # the next window gets the number of one that was closed
+        [sys.executable, "-c", code],
+        stdin=secondary,
+        capture_output=True,
+        env=environ,
+        check=True,
+        start_new_session=True,
+    )
+    assert json.loads(again.stdout)["terminal"] != here
     os.close(primary)
     os.close(secondary)
     out = subprocess.run(
@@ -274,7 +294,7 @@ def test_a_private_daemon_has_its_own_socket_and_keeps_others_out(
     with pytest.raises(Busy, match=f"its daemon is pid {answer['pid']}") as error:
         home.client()
     assert error.value.exit_code == 75
-    process.communicate("", timeout=60)
+    process.communicate("", timeout=10)
     assert home.client().health["pid"] != answer["pid"]
 
 
@@ -349,7 +369,7 @@ def test_the_log_is_shown_and_followed(home: Home) -> None:
     home.places.log.write_text("a new file\n")
     assert following.stdout.readline() == "a new file\n"
     following.send_signal(signal.SIGINT)
-    assert following.wait(timeout=60) == 130
+    assert following.wait(timeout=5) == 130
     assert following.stderr is not None
     assert following.stderr.read() == ""
 
@@ -363,7 +383,7 @@ def test_the_daemon_in_the_foreground_logs_to_the_terminal_too(home: Home) -> No
     assert f"listening at {path}" in process.stderr.readline()
     assert "listening at" in home.log()
     process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=60) == 0
+    assert process.wait(timeout=5) == 0
 
 
 def test_the_fake_daemon_is_started_as_the_true_one_is() -> None:

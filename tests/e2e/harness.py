@@ -6,7 +6,6 @@ predicate, says so; it fails with the screen in the message.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import time
@@ -60,7 +59,7 @@ class Terminal:
             env=dict(env),
             dimensions=(rows, columns),
             cwd=str(cwd) if cwd else None,
-            timeout=60,
+            timeout=10,
         )
         self.child.delaybeforesend = None
 
@@ -100,7 +99,7 @@ class Terminal:
         ]
         return "\n".join([*top, *self.lines]).rstrip()
 
-    def wait_for(self, what: str | Callable[[Terminal], bool], timeout: float = 60.0) -> float:
+    def wait_for(self, what: str | Callable[[Terminal], bool], timeout: float = 10.0) -> float:
         """Seconds until the text is anywhere on the screen, or the predicate holds."""
         start = time.monotonic()
         while True:
@@ -118,22 +117,12 @@ class Terminal:
         return what(self) if callable(what) else what in "\n".join(self._screen.display)
 
     def settle(self, quiet_s: float = 0.15, timeout: float = 5.0) -> None:
-        """Read until nothing has come for a while, nor was anything about to: a program that waits
-        for a processor is not quiet, only slow.
-        """
+        """Read until nothing has come for a while."""
         deadline = time.monotonic() + timeout
         last = time.monotonic()
         while time.monotonic() < deadline and time.monotonic() - last < quiet_s:
-            if self._read(0.02) or self._is_at_work():
+            if self._read(0.02):
                 last = time.monotonic()
-
-    def _is_at_work(self) -> bool:
-        """Linux only; elsewhere silence has to do."""
-        with contextlib.suppress(OSError):
-            for stat in Path(f"/proc/{self.child.pid}/task").glob("*/stat"):
-                if stat.read_text(errors="replace").rpartition(")")[2].split()[0] in ("R", "D"):
-                    return True
-        return False
 
     def _read(self, timeout: float) -> bool:
         try:
@@ -150,7 +139,7 @@ class Terminal:
 
     # --- the end ---
 
-    def wait_end(self, timeout: float = 60.0) -> int:
+    def wait_end(self, timeout: float = 10.0) -> int:
         """The exit status; 128 + n where signal n ended it."""
         deadline = time.monotonic() + timeout
         while self.child.isalive():

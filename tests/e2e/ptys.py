@@ -24,6 +24,8 @@ def binaries(home: Home) -> Path:
     folder = home.root / "bin"
     folder.mkdir(exist_ok=True)
     radchat = folder / "radchat"
+    if radchat.exists():
+        return folder
     radchat.write_text(f'#!/bin/sh\nexec "{sys.executable}" -P -m radchat "$@"\n')
     radchat.chmod(0o755)
     return folder
@@ -78,3 +80,9 @@ class Window(Terminal):
         text = re.sub(rb"\x1b\[[\d;?]*[A-Za-z]|\r", b"", self.raw[start : found.start()]).decode()
         assert code is None or int(found[1]) == code, text
         return text
+
+    def interrupt(self) -> None:
+        """Ctrl+C, and wait for the prompt after it."""
+        start = len(self.raw)
+        self.type("\x03")
+        self.wait_for(lambda t: PROMPT.encode() in t.raw[start:], PATIENCE)

@@ -1,0 +1,47 @@
+"""What `radchat doctor` looks at: each thing that goes wrong in life, and what to type about it.
+
+Every check reads and nothing more: no daemon is started, no model loaded, no package imported, no
+folder made; only ``imports`` and ``hub``, which are asked for, take their time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from radchat.cli import home_checks as home
+from radchat.cli import machine_checks as machine
+from radchat.cli.findings import Check, Finding
+from radchat.errors import RadchatError
+
+if TYPE_CHECKING:
+    from radchat.cli.common import Cli
+
+CHECKS: tuple[Check, ...] = (
+    machine.python,
+    machine.packages,
+    machine.triton,
+    machine.cpu,
+    machine.memory,
+    machine.disk,
+    home.permissions,
+    home.settings,
+    home.database,
+    home.models,
+    home.socket,
+    home.daemon,
+    machine.terminal,
+)
+
+
+def run(cli: Cli, *, imports: bool = False, online: bool = False) -> Iterator[Finding]:
+    """Every check in turn. One that can't be made is itself a finding."""
+    asked: list[Check] = [*CHECKS]
+    asked += [machine.imports] if imports else []
+    asked += [machine.hub] if online else []
+    for check in asked:
+        try:
+            yield from check(cli)
+        except (RadchatError, OSError) as error:
+            name = check.__name__
+            yield Finding(name, "warning", f"can't be looked at: {error}")
