@@ -38,7 +38,7 @@ def no_daemon_is_left() -> Iterator[None]:
     """Daemons that this process started have ended, each by its own test, and are reaped."""
     yield
     for one in client._spawned:
-        one.process.wait(timeout=10)
+        one.process.wait(timeout=60)
 
 
 @pytest.fixture(scope="session")

@@ -145,7 +145,7 @@ def run(home: Path, daemon: FakeDaemon) -> Run:
     """`run("tree", "--json")`: the CLI against the scripted daemon, nothing on stdin."""
 
     def run_(
-        *args: str, text: bytes | None = None, timeout: float = 20, stdin: Any = None, **env: str
+        *args: str, text: bytes | None = None, timeout: float = 60.0, stdin: Any = None, **env: str
     ) -> Done:
         done = subprocess.run(
             radchat("--daemon", str(daemon.path), *args),

@@ -97,7 +97,7 @@ def test_head_minus_one_ends_it_quietly(
             stdin=subprocess.DEVNULL,
             stdout=write,
             stderr=subprocess.PIPE,
-            timeout=20,
+            timeout=60,
             check=False,
         )
     finally:
@@ -113,7 +113,7 @@ def test_a_full_disk_behind_stdout_is_an_error_in_one_line(home: Path, daemon: F
             stdin=subprocess.DEVNULL,
             stdout=full,
             stderr=subprocess.PIPE,
-            timeout=20,
+            timeout=60,
             check=False,
         )
     assert done.returncode == 1
@@ -188,7 +188,7 @@ def test_no_daemon_at_the_given_socket_is_sixty_nine(home: Path) -> None:
         env=clean_env(home),
         stdin=subprocess.DEVNULL,
         capture_output=True,
-        timeout=20,
+        timeout=60,
         check=False,
     )
     assert done.returncode == 69
@@ -201,7 +201,7 @@ def test_no_model_and_nobody_to_ask_is_sixty_six_with_the_command(home: Path) ->
         env=clean_env(home),
         stdin=subprocess.DEVNULL,
         capture_output=True,
-        timeout=20,
+        timeout=60,
         check=False,
     )
     assert done.returncode == 66
@@ -349,7 +349,7 @@ def test_a_setting_can_be_written_read_and_found_in_its_file(run: Run, home: Pat
 def test_piped_input_is_the_message_of_a_chat_and_it_ends(
     run: Run, daemon: FakeDaemon, words: tuple[str, ...]
 ) -> None:
-    done = run(*words, text=b"hi\n", timeout=5)
+    done = run(*words, text=b"hi\n", timeout=60)
     assert (done.code, done.out) == (0, "Hello world\n")
     assert done.err == "report-q3 · main@d9f1\n"
     assert daemon.asked("generate")[-1]["text"] == "hi"
@@ -357,7 +357,7 @@ def test_piped_input_is_the_message_of_a_chat_and_it_ends(
 
 @pytest.mark.parametrize(("text", "code"), [(None, 2), (b"", 42)])
 def test_no_input_at_all_ends_with_one_line(run: Run, text: bytes | None, code: int) -> None:
-    done = run(text=text, timeout=5)
+    done = run(text=text, timeout=60)
     assert (done.code, done.out) == (code, "")
     assert done.err.startswith("error: nothing to ask")
 
@@ -390,7 +390,7 @@ def test_a_command_imports_nothing_heavy(
         env=clean_env(home, RADCHAT_MODEL="tiny"),
         stdin=subprocess.DEVNULL,
         capture_output=True,
-        timeout=20,
+        timeout=60,
         check=False,
     )
     assert done.stderr.decode().splitlines()[-1] == "[]"

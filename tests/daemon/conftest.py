@@ -30,7 +30,7 @@ ROOTS = ("", "kernels", "sessions")  # the source roots, and the package in each
 PACKAGES = ("radchat", "radchat_kernels", "radchat_sessions")
 
 
-def wait_until(condition: Callable[[], Any], seconds: float = 10.0) -> None:
+def wait_until(condition: Callable[[], Any], seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
@@ -137,7 +137,7 @@ class Home:
         exchange = Exchange(self.info.socket or "")
         with contextlib.closing(exchange):
             exchange.send("POST", "/rpc/status", {})
-            exchange.receive_head(timeout=5.0)
+            exchange.receive_head(timeout=60)
             return result(exchange)
 
     def log(self) -> str:
@@ -178,7 +178,7 @@ def home(monkeypatch: pytest.MonkeyPatch, sources: str) -> Iterator[Home]:
     home.clean_up()
 
 
-def finish(process: subprocess.Popen[str], timeout: float = 30.0) -> tuple[int, Any, str]:
+def finish(process: subprocess.Popen[str], timeout: float = 60.0) -> tuple[int, Any, str]:
     """Exit code, the JSON on stdout, stderr."""
     out, err = process.communicate(timeout=timeout)
     return process.returncode, json.loads(out) if out else None, err

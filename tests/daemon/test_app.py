@@ -390,12 +390,12 @@ def test_a_stopping_daemon_answers_control_and_refuses_work(home: Home) -> None:
         next(events)
         client.call("stop")
         late.send("POST", "/rpc/sessions.list", {})
-        late.receive_head(timeout=5)
+        late.receive_head(timeout=60)
         with pytest.raises(Busy) as error:
             result(late)
         assert error.value.data == {"stopping": True}
         later.send("POST", "/rpc/status", {})
-        later.receive_head(timeout=5)
+        later.receive_head(timeout=60)
         assert result(later)["state"] == "stopping"
         events.close()
     late.close()

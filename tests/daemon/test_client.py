@@ -294,7 +294,7 @@ def test_a_private_daemon_has_its_own_socket_and_keeps_others_out(
     with pytest.raises(Busy, match=f"its daemon is pid {answer['pid']}") as error:
         home.client()
     assert error.value.exit_code == 75
-    process.communicate("", timeout=10)
+    process.communicate("", timeout=60)
     assert home.client().health["pid"] != answer["pid"]
 
 
@@ -369,7 +369,7 @@ def test_the_log_is_shown_and_followed(home: Home) -> None:
     home.places.log.write_text("a new file\n")
     assert following.stdout.readline() == "a new file\n"
     following.send_signal(signal.SIGINT)
-    assert following.wait(timeout=5) == 130
+    assert following.wait(timeout=60) == 130
     assert following.stderr is not None
     assert following.stderr.read() == ""
 
@@ -383,7 +383,7 @@ def test_the_daemon_in_the_foreground_logs_to_the_terminal_too(home: Home) -> No
     assert f"listening at {path}" in process.stderr.readline()
     assert "listening at" in home.log()
     process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=5) == 0
+    assert process.wait(timeout=60) == 0
 
 
 def test_the_fake_daemon_is_started_as_the_true_one_is() -> None:

@@ -180,7 +180,7 @@ def test_a_second_daemon_names_the_first_and_the_first_keeps_its_socket(home: Ho
     pid = home.client().health["pid"]
     before = Path(home.info.socket or "").stat().st_ino
     second = home.daemon(wait=False)
-    _, err = second.communicate(timeout=10)
+    _, err = second.communicate(timeout=60)
     assert second.returncode == Busy.exit_code
     assert err == f"error: a daemon (pid {pid}) already runs for {home.places.data}\n"
     assert Path(home.info.socket or "").stat().st_ino == before
@@ -292,7 +292,7 @@ def test_a_signal_ends_the_daemon_in_order_with_exit_0(home: Home, number: signa
     path = Path(home.info.socket or "")
     home.client().call("sessions.list")
     process.send_signal(number)
-    assert process.wait(timeout=5) == 0
+    assert process.wait(timeout=60) == 0
     assert not path.exists()
     assert (home.places.data / "closed").exists()
 
@@ -344,7 +344,7 @@ def test_sighup_reopens_the_log(home: Home) -> None:
     wait_until(home.places.log.exists)
     assert stat.S_IMODE(home.places.log.stat().st_mode) == 0o600
     process.terminate()
-    process.wait(timeout=5)
+    process.wait(timeout=60)
     assert "ended" in home.log()
 
 
@@ -355,7 +355,7 @@ def test_an_idle_daemon_ends_by_itself_and_a_waiting_client_gets_the_next(home: 
     first = home.info.pid
     with client.stream("generate", text="slow 120") as events:  # 2.4 s: not idle
         assert [event.name for event in events][-1] == "done"
-    assert process.wait(timeout=5) == 0
+    assert process.wait(timeout=60) == 0
     assert client.call("sessions.list")["sessions"][0]["pid"] != first
 
 

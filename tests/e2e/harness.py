@@ -6,6 +6,7 @@ predicate, says so; it fails with the screen in the message.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -59,7 +60,7 @@ class Terminal:
             env=dict(env),
             dimensions=(rows, columns),
             cwd=str(cwd) if cwd else None,
-            timeout=10,
+            timeout=60,
         )
         self.child.delaybeforesend = None
 
@@ -99,7 +100,7 @@ class Terminal:
         ]
         return "\n".join([*top, *self.lines]).rstrip()
 
-    def wait_for(self, what: str | Callable[[Terminal], bool], timeout: float = 10.0) -> float:
+    def wait_for(self, what: str | Callable[[Terminal], bool], timeout: float = 60.0) -> float:
         """Seconds until the text is anywhere on the screen, or the predicate holds."""
         start = time.monotonic()
         while True:
@@ -117,12 +118,22 @@ class Terminal:
         return what(self) if callable(what) else what in "\n".join(self._screen.display)
 
     def settle(self, quiet_s: float = 0.15, timeout: float = 5.0) -> None:
-        """Read until nothing has come for a while."""
+        """Read until nothing has come for a while, nor was anything about to: a program that waits
+        for a processor is not quiet, only slow.
+        """
         deadline = time.monotonic() + timeout
         last = time.monotonic()
         while time.monotonic() < deadline and time.monotonic() - last < quiet_s:
-            if self._read(0.02):
+            if self._read(0.02) or self._is_at_work():
                 last = time.monotonic()
+
+    def _is_at_work(self) -> bool:
+        """Linux only; elsewhere silence has to do."""
+        with contextlib.suppress(OSError):
+            for stat in Path(f"/proc/{self.child.pid}/task").glob("*/stat"):
+                if stat.read_text(errors="replace").rpartition(")")[2].split()[0] in ("R", "D"):
+                    return True
+        return False
 
     def _read(self, timeout: float) -> bool:
         try:
@@ -139,7 +150,7 @@ class Terminal:
 
     # --- the end ---
 
-    def wait_end(self, timeout: float = 10.0) -> int:
+    def wait_end(self, timeout: float = 60.0) -> int:
         """The exit status; 128 + n where signal n ended it."""
         deadline = time.monotonic() + timeout
         while self.child.isalive():

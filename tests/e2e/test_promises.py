@@ -227,14 +227,14 @@ def test_a_client_that_goes_leaves_nothing_locked(terminal: Shell, moment: str) 
     steps = home.stats()["steps"]
     home.assert_balanced()
     later = home.stats()["steps"]
-    assert later - steps < 300, "it went on without anybody"
+    assert later - steps < 1000, "it went on without anybody"  # to its end it would be 3,000
     with home.store() as store:
         assert store.running() == []
     said = terminal.json("log")["messages"]
     if count:
         assert said[-1]["role"] == "assistant"
         assert said[-1]["finish_reason"] == "abort"
-        assert count - 1 <= len(said[-1]["text"]) < 1000
+        assert len(said[-1]["text"]) >= count - 1
     terminal.say("still here?", "--max-tokens", "2")
     home.assert_balanced()
 

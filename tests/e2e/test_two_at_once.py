@@ -87,7 +87,7 @@ def test_a_session_removed_in_mid_answer_leaves_nothing_behind(terminal: Shell) 
     wait_until(lambda: home.status()["running"] == 1)
     name = terminal.json("sessions", "show")["id"]
     removed = terminal("sessions", "rm", name, "-y", code=75)
-    assert "is running in this session" in removed.err
+    assert "an answer is running in say-much" in removed.err
     asking.send_signal(signal.SIGINT)
     assert finish(asking).code == 130
     home.assert_balanced()
@@ -132,11 +132,13 @@ def test_an_answer_can_be_cancelled_by_its_id_and_its_reader_is_told(terminal: S
 
 def test_another_model_answers_while_the_first_one_does(terminal: Shell) -> None:
     other = Shell(terminal.home, f"{terminal.name}-2", EXACT)
-    running = terminal.start("ask", "a long one", *EXACT, "--max-tokens", "300", "--json")
-    wait_until(lambda: terminal.home.status()["running"] == 1)
-    answer = other.ask("and you?", "-m", "other")
-    assert answer["model"] == "other"
-    assert finish(running).json["usage"]["output_tokens"] == 300
+    with terminal.stream(
+        text="a long one", dtype="fp32", options={"temperature": 0, "max_tokens": 300}
+    ) as running:
+        until(running, "start")
+        answer = other.ask("and you?", "-m", "other")
+        assert answer["model"] == "other"
+        assert list(running)[-1].data["usage"]["output_tokens"] == 300
     assert terminal.ask("back", "-m", "tiny")["model"] == "tiny"
     terminal.home.assert_balanced()
 
@@ -166,7 +168,6 @@ def test_a_command_that_is_ended_ends_its_answer_and_keeps_what_came(
     last = terminal.json("log")["messages"][-1]
     assert last["finish_reason"] == "abort"
     assert last["text"].startswith((shown + rest.out).rstrip("\n"))
-    assert len(last["text"]) < 1500
     after = terminal.say("go on", "--max-tokens", "2")  # the same client can ask again at once
     assert after["usage"]["cached_input_tokens"] >= len(last["text"]) - 1
 

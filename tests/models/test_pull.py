@@ -328,7 +328,7 @@ def test_two_pulls_at_once_do_one_job(places: Places, folder: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_pull_leaves_nothing(places: Places, folder: Path, number: int) -> None:
     process = cli("models", "pull", str(folder))
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not leftovers(places):
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -343,7 +343,7 @@ def test_an_interrupted_pull_leaves_nothing(places: Places, folder: Path, number
 
 def test_what_a_kill_left_is_swept_by_the_next_pull(places: Places, folder: Path) -> None:
     process = cli("models", "pull", str(folder))
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not leftovers(places):
         assert time.monotonic() < deadline
         time.sleep(0.01)
