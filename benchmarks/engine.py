@@ -14,7 +14,6 @@ a second turn on kept KV and forks of one prefix, it does the way its users do: 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from array import array
@@ -29,9 +28,9 @@ for root in (HERE.parent, HERE.parent / "kernels", HERE.parent / "sessions"):
 
 import torch  # noqa: E402
 import transformers  # noqa: E402
-from machine import machine  # noqa: E402
 from transformers import AutoModelForCausalLM  # noqa: E402
 
+from benchmarks.machine import report  # noqa: E402
 from radchat.config import Size  # noqa: E402
 from radchat.engine.model import build_engine, load  # noqa: E402
 from radchat.engine.request import Finished, Ids, Request, SamplingParams  # noqa: E402
@@ -169,7 +168,7 @@ def main() -> None:
     name = f"{FORKS} forks of 1,500, {NEW} tokens each"
     rows[name] = measure(name, forks, sides, args.repeat)
     versions = {"torch": torch.__version__, "transformers": transformers.__version__}
-    print(json.dumps({**machine(), **versions, "threads": args.threads, "rows": rows}))
+    report(**versions, threads=args.threads, rows=rows)
 
 
 if __name__ == "__main__":

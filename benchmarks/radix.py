@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import gc
 import importlib
-import json
 import random
 import sys
 import time
@@ -29,8 +28,7 @@ from typing import Any, TypeAlias
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from machine import machine  # noqa: E402
-
+from benchmarks.machine import report  # noqa: E402
 from radchat.engine.prefix_cache import PrefixCache  # noqa: E402
 from radchat.engine.request import Ids  # noqa: E402
 
@@ -237,7 +235,7 @@ def main() -> None:
         name = f"one eviction, {num_leaves:,} leaves"
         evictions[name] = per_eviction(num_leaves, makers, 40 * args.repeat)
         table({name: evictions[name]})
-    print(json.dumps({**machine(), **versions, "requests": requests, "evictions": evictions}))
+    report(**versions, requests=requests, evictions=evictions)
 
 
 if __name__ == "__main__":

@@ -22,8 +22,8 @@ for root in (HERE.parent, HERE.parent / "kernels", HERE.parent / "sessions"):
     sys.path.insert(0, str(root))
 
 import torch  # noqa: E402
-from machine import report  # noqa: E402
 
+from benchmarks.machine import report  # noqa: E402
 from radchat.config import Size  # noqa: E402
 from radchat.engine.engine import Engine  # noqa: E402
 from radchat.engine.model import build_engine, load  # noqa: E402

@@ -3,8 +3,9 @@
 ``lpm``: what is overdue first, then foreground, then by how long a request has waited compared
 with the work it brings (response ratio, in powers of two), and among equals the longest matched
 prefix, then the highest hit rate, then the least work. So a hot request goes first, as long as a
-cold one has not waited for as long as its own prompt takes. ``fcfs`` and ``random`` are there for
-comparison.
+cold one has not waited for ``PATIENCE`` times as long as its own prompt takes: with less, chats
+that go on at once take turns, and evict each other (docs/adr/0008). ``fcfs`` and ``random`` are
+there for comparison.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from radchat.engine.request import Priority
 from radchat.errors import InvalidInput
 
 POLICIES = ("lpm", "fcfs", "random")
+PATIENCE = 16
 
 
 class Waiting(NamedTuple):
@@ -57,6 +59,6 @@ def _lpm_key(entry: Waiting, now: float, tokens_per_s: float) -> tuple[float, ..
     service = (length - entry.matched) / tokens_per_s
     if entry.is_overdue:
         return (0, *_arrival(entry))
-    age = math.floor(math.log2(1 + waited / service))
+    age = math.floor(math.log2(1 + waited / (PATIENCE * service)))
     rate = entry.matched / length
     return (1, entry.priority, -age, -entry.matched, -rate, service, *_arrival(entry))

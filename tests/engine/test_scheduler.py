@@ -114,15 +114,15 @@ def test_foreground_goes_before_background_whatever_the_match() -> None:
     assert serials(entries) == [3, 2, 1]
 
 
-def test_a_cold_request_passes_hot_ones_once_it_has_waited_as_long_as_its_prompt_takes() -> None:
+def test_a_cold_request_passes_hot_ones_once_it_has_waited_long_enough_for_its_work() -> None:
     cold = waiting(1, 0, 100)  # ten seconds of work at ten tokens a second
-    for age, want in [(0.0, [2, 1]), (9.9, [2, 1]), (10.1, [1, 2])]:
+    for age, want in [(0.0, [2, 1]), (159.0, [2, 1]), (161.0, [1, 2])]:
         assert serials([cold, waiting(2, 90, arrived=age)], now=age) == want
 
 
 def test_a_hot_request_ages_faster_than_a_cold_one() -> None:
-    entries = [waiting(1, 0, 100), waiting(2, 90, 100), waiting(3, 99, 100, arrived=25.0)]
-    assert serials(entries, now=25.0) == [2, 1, 3]
+    entries = [waiting(1, 0, 100), waiting(2, 90, 100), waiting(3, 99, 100, arrived=400.0)]
+    assert serials(entries, now=400.0) == [2, 1, 3]
 
 
 def test_what_is_overdue_goes_first_in_order_of_arrival() -> None:
@@ -187,12 +187,12 @@ def test_time_alone_lets_a_cold_request_start_much_sooner() -> None:
     drain(engine)
     engine.submit(ask("cold", prompt(1, 300), 1))
     names: list[str] = []
-    for number in range(200):
+    for number in range(1000):
         engine.submit(ask(f"hot{number}", head + prompt(number + 2, 3), 1))
         names += started(engine.step())
         if "cold" in names:
             break
-    assert 0 < names.index("cold") < 60
+    assert 0 < names.index("cold") < 500
 
 
 # -- chunks and batches ---------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from benchmarks.hit_rate import program_rows
 from benchmarks.scheduling import (
     MEASURED,
     Load,
@@ -45,6 +46,13 @@ def test_in_a_small_pool_the_order_also_saves_tokens_and_put_backs() -> None:
 def test_a_simulation_repeats_itself() -> None:
     load = mixed(1, 10.0)
     assert times(load, "lpm", 0.5) == times(load, "lpm", 0.5)
+
+
+def test_programs_that_share_a_header_reuse_nearly_all_that_could_be_reused() -> None:
+    """Questions in random order, in room for 60 % of them."""
+    row = program_rows("few-shot", [0])
+    assert row["share_of_optimum"][1] >= 0.95
+    assert row["fcfs"] < row["lpm"] <= row["optimum"]
 
 
 @pytest.mark.parametrize("chunk", [64, 512])
