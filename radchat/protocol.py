@@ -32,7 +32,7 @@ METHODS = (
     | {"refs"}
     | {"sessions.list", "sessions.show", "sessions.rename", "sessions.rm"}
     | {"sessions.use", "sessions.open"}
-    | {"sessions.search", "sessions.prune", "sessions.verify"}
+    | {"sessions.search", "sessions.prune", "sessions.verify", "sessions.export", "sessions.import"}
     | {"branch.list", "branch.create", "branch.rename", "branch.delete", "branch.label"}
     | {"cache.stats", "cache.ls", "cache.tree", "cache.evict", "cache.clear"}
 )  # everything that has a name on the wire; nothing else of the service can be called

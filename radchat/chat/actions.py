@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from radchat.chat import cache_view, commands
+from radchat.chat import cache_view, commands, take_out
 from radchat.chat.files import load
 from radchat.chat.footer import count, place, size
 from radchat.chat.keyboard import as_found
@@ -281,5 +281,7 @@ ACTIONS: dict[str, Action] = {
     "context": _context,
     "sessions": _sessions,
     "rename": _rename,
+    "export": take_out.export,
+    "copy": take_out.copy,
     "status": _status,
 }

@@ -40,6 +40,8 @@ SLASHES = (
     Slash("context", "", "how full the context is"),
     Slash("sessions", "", "list the sessions", ("resume",)),
     Slash("rename", "NAME", "name this session"),
+    Slash("export", "[FILE]", "this conversation as a file: .md, .json, .jsonl"),
+    Slash("copy", "", "the last answer into the clipboard"),
     Slash("status", "", "the daemon: state, model, memory"),
 )
 BY_WORD = {word: slash for slash in SLASHES for word in (slash.name, *slash.aliases)}

@@ -28,7 +28,8 @@ from radchat.errors import Busy, ContextOverflow, NotFound, RadchatError, Unreac
 FIRST_LOOK_S = 0.08  # a daemon that is up has opened the session by then: its lines come first
 SETTLE_S = 3.0  # for a cut-off answer to be written down
 # the calls that look from where one stands, and so take the chat's own HEAD
-HEADED = frozenset(("tree", "log", "fork", "switch", "undo", "redo", "branch.list", "cache.evict"))
+HEADED = frozenset(("tree", "log", "fork", "switch", "undo", "redo", "branch.list", "cache.evict",
+                    "sessions.export"))  # fmt: skip
 
 
 @dataclass

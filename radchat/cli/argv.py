@@ -54,6 +54,8 @@ VALUE_OPTIONS = frozenset(
         "--tokens",
         "--from-file",
         "--folder",
+        "--format",
+        "--output",
         "-d",
         "--delete",
     )

@@ -1,4 +1,4 @@
-"""`radchat sessions`: ls, show, rename, rm; the others are in sessions_kept.py."""
+"""`radchat sessions`: ls, show, rename, rm; the others are in files of their own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import typer
 from radchat.chat.footer import count
 from radchat.chat.sessions_view import LISTED, listing
 from radchat.chat.text import one_line
-from radchat.cli import common, sessions_kept
+from radchat.cli import common, sessions_exchange, sessions_kept
 from radchat.errors import UsageError
 
 sessions_app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -118,8 +118,14 @@ def rm(
         cli.note(f"deleted {name}, {count(gone['messages'])} messages")
 
 
-for _name in ("search", "prune", "verify"):
-    sessions_app.command(_name)(getattr(sessions_kept, _name))
+for _name, _command in {
+    "search": sessions_kept.search,
+    "prune": sessions_kept.prune,
+    "verify": sessions_kept.verify,
+    "export": sessions_exchange.export,
+    "import": sessions_exchange.import_,
+}.items():
+    sessions_app.command(_name)(_command)
 
 
 def _ask(cli: common.Cli, method: str, session: str | None, **args: Any) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from radchat_sessions.store import Store
 
 
 class Base:
-    """The service is one class in six files, each adding to the one before (see service.py)."""
+    """The service is one class in seven files, each adding to the one before (see service.py)."""
 
     def __init__(
         self, places: Places, config: Config, worker: Worker, engines: Engines | None = None

@@ -21,6 +21,7 @@ T = TypeVar("T")
 _CLASSES: tuple[tuple[type[store_errors.StoreError], type[errors.RadchatError]], ...] = (
     (store_errors.NotFound, errors.NotFound),
     (store_errors.Refused, errors.UsageError),
+    (store_errors.Unreadable, errors.InvalidInput),
     (store_errors.StoreError, errors.RadchatError),
 )
 

@@ -7,9 +7,9 @@ from typing import Any, Literal
 from radchat.daemon import views
 from radchat.daemon.arguments import ChatHead
 from radchat.daemon.base import at_least
+from radchat.daemon.exchange_methods import ExchangeMethods
 from radchat.daemon.finding import Place, is_stored, moved, stands
 from radchat.daemon.held import held_of
-from radchat.daemon.keeping_methods import KeepingMethods
 from radchat.daemon.turns import shown
 from radchat.errors import NotFound, UsageError
 from radchat.protocol import Where
@@ -20,7 +20,7 @@ from radchat_sessions.store import Store
 Filter = Literal["default", "user-only", "no-tools", "labeled", "all"]
 
 
-class TreeMethods(KeepingMethods):
+class TreeMethods(ExchangeMethods):
     # -- looking ---------------------------------------------------------------------------------
 
     async def tree(

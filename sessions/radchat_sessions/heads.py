@@ -331,3 +331,17 @@ class Heads(Reader):
         self.session(session_id)
         if message_id is not None:
             self.message(message_id)
+
+    # -- names of sessions -------------------------------------------------------------------------
+
+    def _session_names(self, but: str | None = None) -> set[str]:
+        """Names that are taken; ``but``: not by this session."""
+        rows = self._db.all("SELECT name FROM sessions WHERE id IS NOT ?", but)
+        return {row["name"] for row in rows}
+
+    def _free_session_name(self, base: str, but: str | None = None) -> str:
+        return free_name(base, self._session_names(but))
+
+    def _refuse_taken(self, name: str, but: str | None = None) -> None:
+        if name in self._session_names(but):
+            raise Refused(f"there is a session {name} already")

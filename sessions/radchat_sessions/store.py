@@ -1,7 +1,8 @@
 """The session store: every conversation a tree of messages, with the ids the engine saw.
 
-One class in five files, each adding to the one before: ``reader`` (questions), ``heads`` (branches,
-HEAD, labels), ``turns`` (answers), ``removal`` and here: opening, sessions as a whole.
+One class in six files, each adding to the one before: ``reader`` (questions), ``heads`` (branches,
+HEAD, labels), ``turns`` (answers), ``removal``, ``exchange`` (export, import) and here: opening,
+sessions as a whole.
 
 A store belongs to the thread that opened it, and to one process: the daemon (ADR 0002). Every
 method that writes is one transaction; after an exception nothing of it is there. Its errors are
@@ -16,11 +17,10 @@ from pathlib import Path
 from typing import Literal, Self
 
 from radchat_sessions.database import Database, Synchronous
-from radchat_sessions.errors import Refused
+from radchat_sessions.exchange import Exchange
 from radchat_sessions.heads import check_name
 from radchat_sessions.messages import Found, Hit, Json, Recovered, Session, clean, dumps
-from radchat_sessions.names import free_name, made_up_name
-from radchat_sessions.removal import Removal
+from radchat_sessions.names import made_up_name
 from radchat_sessions.running import AppendFile, OpenFile, RunningFiles
 from radchat_sessions.search import search, sessions_with
 from radchat_sessions.turns import random_id
@@ -29,7 +29,7 @@ from radchat_sessions.verify import Problem, verify
 IN_MEMORY: Literal[":memory:"] = ":memory:"
 
 
-class Store(Removal):
+class Store(Exchange):
     recovered: list[Recovered]  # what the last process left unfinished; told once
 
     @classmethod
@@ -193,17 +193,3 @@ class Store(Removal):
     def verify(self, session_id: str | None = None) -> list[Problem]:
         """All that is wrong (``sessions verify``), with everything or with one session."""
         return verify(self._db, session_id)
-
-    # -- names -------------------------------------------------------------------------------------
-
-    def _session_names(self, but: str | None = None) -> set[str]:
-        """Names that are taken; ``but``: not by this session."""
-        rows = self._db.all("SELECT name FROM sessions WHERE id IS NOT ?", but)
-        return {row["name"] for row in rows}
-
-    def _free_session_name(self, base: str, but: str | None = None) -> str:
-        return free_name(base, self._session_names(but))
-
-    def _refuse_taken(self, name: str, but: str | None = None) -> None:
-        if name in self._session_names(but):
-            raise Refused(f"there is a session {name} already")

@@ -82,6 +82,15 @@ def full_script() -> dict[str, Any]:
             ],
             "more": False,
         },
+        "sessions.export": {
+            "session": long("e7f2"), "name": HOSTILE, "format": "md", "messages": 2,
+            "text": "# report\n\n" + HOSTILE + "\n",
+        },
+        "sessions.import": {
+            "sessions": [{"id": long("0a0a"), "name": HOSTILE, "messages": 2, "branches": 1,
+                          "renewed": True, "file": "a.json"}],
+            "left_out": {HOSTILE: 2},
+        },
         "sessions.verify": {"ok": True, "messages": 14, "problems": []},
         "sessions.prune": {
             "session": long("e7f2"), "name": HOSTILE, "messages": 2, "tokens": 30, "kv_tokens": 20,

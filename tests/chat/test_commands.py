@@ -39,6 +39,7 @@ CHANGING = (
     ("sessions", "rename", "other"),
     ("sessions", "rm", "x", "-y"),
     ("prune", "-y"),
+    ("sessions", "import", "a.json"),
     ("sessions", "verify"),
     ("cache", "evict", "d9f1"),
     ("cache", "clear", "-y"),
@@ -477,6 +478,45 @@ def test_verify_that_finds_something_lists_it_and_exits_1(run: Run, daemon: Fake
     assert "2 of this is not as it was" in done.err
     as_json = run("sessions", "verify", "--json")
     assert (as_json.code, json.loads(as_json.out)) == (1, broken)
+
+
+def test_an_export_goes_to_stdout_or_to_a_file_in_the_format_it_is_named_by(
+    run: Run, daemon: FakeDaemon, tmp_path: Path
+) -> None:
+    daemon.script["sessions.export"] = lambda args: {
+        "session": long("e7f2"),
+        "name": "report-q3",
+        "format": args["format"],
+        "messages": 2,
+        "text": json.dumps({"form": args["format"]}) + "\n",
+    }
+    assert json.loads(run("sessions", "export").out) == {"form": "md"}
+    assert json.loads(run("sessions", "export", "--json").out) == {"form": "json"}
+    whole = json.loads(run("sessions", "export", "--format", "openai", "--json").out)
+    assert whole["text"] == '{"form": "openai"}\n'
+    target = tmp_path / "out.jsonl"
+    done = run("sessions", "export", "report-q3", "-o", str(target), "--at", "d9f1")
+    assert (done.out, json.loads(target.read_text())) == ("", {"form": "jsonl"})
+    assert "report-q3, 2 messages" in done.err
+    assert target.stat().st_mode & 0o777 == 0o600
+    told = json.loads(run("sessions", "export", "-o", str(target), "--json").out)
+    assert told["file"] == str(target)
+    assert run("sessions", "export", "--format", "pdf").code == 2
+    assert run("sessions", "export", "--at", "x", "--all").code == 2
+    assert run("sessions", "export", "-o", "/nonexist/x.md").code == 42
+    last = [args for method, args in daemon.calls if method == "sessions.export"][3]
+    assert (last["session"], last["at"]) == ("report-q3", "d9f1")
+
+
+def test_an_import_sends_paths_and_the_text_of_a_pipe(run: Run, daemon: FakeDaemon) -> None:
+    done = run("sessions", "import", "~/a.json", "-", text=b"[]")
+    assert done.code == 0
+    assert "new ids" in done.err
+    assert "left out: 2 x" in done.err
+    (call,) = (args for method, args in daemon.calls if method == "sessions.import")
+    assert call["files"][1] == {"name": "stdin", "text": "[]"}
+    assert Path(call["files"][0]["path"]).is_absolute()
+    assert run("sessions", "import").code == 2
 
 
 def test_prune_asks_about_what_it_then_deletes(run: Run, daemon: FakeDaemon) -> None:
