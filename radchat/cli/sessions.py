@@ -118,14 +118,11 @@ def rm(
         cli.note(f"deleted {name}, {count(gone['messages'])} messages")
 
 
-for _name, _command in {
-    "search": sessions_kept.search,
-    "prune": sessions_kept.prune,
-    "verify": sessions_kept.verify,
-    "export": sessions_exchange.export,
-    "import": sessions_exchange.import_,
-}.items():
-    sessions_app.command(_name)(_command)
+sessions_app.command("search")(sessions_kept.search)
+sessions_app.command("prune")(sessions_kept.prune)
+sessions_app.command("verify")(sessions_kept.verify)
+sessions_app.command("export")(sessions_exchange.export)
+sessions_app.command("import")(sessions_exchange.import_)
 
 
 def _ask(cli: common.Cli, method: str, session: str | None, **args: Any) -> dict[str, Any]:
