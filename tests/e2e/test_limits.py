@@ -183,3 +183,20 @@ def test_a_full_answer_is_never_an_error_to_read(terminal: Shell) -> None:
     assert spoken(seen) == seen[-1].data["branches"][0]["text"]
     with pytest.raises(RadchatError, match="nothing to say"):
         terminal.stream(text="", dtype="fp32")
+
+
+def test_the_kv_budget_is_a_ceiling(homes: Homes) -> None:
+    """RL-02: in bytes, with three times as much traffic; the one page that is nobody's on top."""
+    budget = 1 << 20
+    home = homes(RADCHAT_KV_DEVICE="1MiB")
+    shell = Shell(home, "1", EXACT)
+    moved = 0
+    while moved < 3 * budget:
+        answer = shell.quick(f"{moved} " + "word " * 60)
+        tiers = home.stats()["tiers"]["device"]
+        assert tiers["bytes"] <= tiers["budget_bytes"] <= budget
+        per_token = tiers["budget_bytes"] // tiers["budget_tokens"]
+        moved += per_token * sum(answer["usage"][k] for k in ("input_tokens", "output_tokens"))
+    allocated = home.status()["models"][0]["kv_bytes"]
+    assert allocated <= budget + 16 * per_token
+    home.assert_balanced()

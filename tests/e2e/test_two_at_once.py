@@ -143,12 +143,14 @@ def test_another_model_answers_while_the_first_one_does(terminal: Shell) -> None
     terminal.home.assert_balanced()
 
 
-def test_first_commands_at_once_all_succeed_in_one_daemon(homes: Homes) -> None:
+@pytest.mark.parametrize("many", [8, pytest.param(20, marks=pytest.mark.slow)])
+def test_first_commands_at_once_all_succeed_in_one_daemon(homes: Homes, many: int) -> None:
+    """DM-01, PS-06"""
     home = homes()
-    shells = [Shell(home, str(number), EXACT) for number in range(8)]
+    shells = [Shell(home, str(number), EXACT) for number in range(many)]
     asking = [shell.start("ask", f"from {shell.name}", *EXACT, "--json") for shell in shells]
     answers = [finish(process).json for process in asking]
-    assert len({answer["session"] for answer in answers}) == 8
+    assert len({answer["session"] for answer in answers}) == many
     assert home.log().count("listening at") == 1
     home.assert_balanced()
 

@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer as RawTokenizer
+from tokenizers.processors import TemplateProcessing
 
 from radchat.engine.conversation import Prompt, Settings, ToolCall, Turn, content_text
 from radchat.engine.template import Template
+from radchat.engine.tokenizer import Tokenizer
 from radchat.errors import InvalidInput, ModelBroken
 from tests.engine.chat_sim import (
     TOOLS,
@@ -22,6 +25,7 @@ from tests.engine.text_toys import (
     CLOCK,
     FAMILIES,
     plain_settings,
+    tokenizer_json,
     toy_template,
     toy_tokenizer,
 )
@@ -48,6 +52,32 @@ def said(template: Template, *texts: str, settings: Settings | None = None) -> l
         prompt = template.prompt(turns, [Turn("user", text)], settings)
         turns += [Turn("user", text), sampled(template, prompt, f"re {text}")]
     return turns
+
+
+@pytest.mark.parametrize("adds", [False, True])
+@pytest.mark.parametrize("name", ["llama3", "nemo", "chatml"])
+def test_a_chat_begins_with_the_templates_bos_whatever_the_tokenizer_adds(
+    name: str, adds: bool
+) -> None:
+    """TK-06: one where the template writes it, none where it does not; typed ones stay text."""
+    family = FAMILIES[name]
+    bos = family.bos or "<s>"
+    raw = RawTokenizer.from_str(tokenizer_json("gpt2", (*family.control, bos), family.plain))
+    number = raw.token_to_id(bos)
+    if adds:
+        raw.post_processor = TemplateProcessing(single=f"{bos} $A", special_tokens=[(bos, number)])
+    tokenizer = Tokenizer.from_json(raw.to_str(), family.source)
+    eos = [tokenizer.control[family.eos]]
+    constants = {"bos_token": bos, "eos_token": family.eos}
+    template = Template(family.source, tokenizer, constants=constants, eos_ids=eos)
+    first = template.prompt([], [Turn("user", "hello")], plain_settings())
+    assert list(first.ids).count(number) == int(bool(family.bos))
+    assert (first.ids[0] == number) == bool(family.bos)
+    typed = template.prompt([], [Turn("user", f"{bos}hello{bos}")], plain_settings())
+    assert list(typed.ids).count(number) == int(bool(family.bos))
+    turns = said(template, "one", "two")
+    later = template.prompt(turns, [Turn("user", "three")], plain_settings())
+    assert list(later.ids).count(number) == int(bool(family.bos))
 
 
 def test_an_answer_ending_in_a_bracket_does_not_eat_half_of_the_closing_token() -> None:

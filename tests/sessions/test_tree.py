@@ -9,7 +9,7 @@ import pytest
 from radchat_sessions.messages import NewAnswer, NewMessage, text_part
 from radchat_sessions.names import auto_name
 from radchat_sessions.store import Store
-from tests.sessions.talk import Talk, given
+from tests.sessions.talk import Clock, Talk, given
 
 
 def test_a_turn_adds_a_question_and_an_answer_and_moves_the_branch(talk: Talk) -> None:
@@ -215,6 +215,32 @@ def test_the_current_session_is_the_terminals_then_the_folders_then_the_last(sto
     assert current(None, None) == "c"
     store.remove(ask.id)
     assert current("tty1", "/x") == "a"
+
+
+def test_a_clock_set_back_changes_neither_what_is_current_nor_the_order_of_anything(
+    store: Store, clock: Clock
+) -> None:
+    before = Talk(store)
+    before.turn("at noon", "yes")
+    store.use(before.id, terminal="tty1", folder="/x")
+    clock.now -= 8 * 3600
+    after = Talk(store)
+    for text in ("at four in the morning", "at five"):
+        after.turn(text, "yes")
+    store.use(after.id, terminal="tty1", folder="/x")
+    for terminal, folder in (("tty1", "/y"), ("tty2", "/x"), (None, None)):
+        found = store.current_session(terminal, folder)
+        assert found is not None
+        assert found.id == after.id
+    before.turn("and at noon again", "yes")
+    assert [m.text for m in store.messages(before.id) if m.role == "user"] == [
+        "at noon",
+        "and at noon again",
+    ]
+    stood = after.head
+    assert store.undo(after.id).message != stood
+    assert store.redo(after.id).message == stood
+    assert store.verify() == []
 
 
 def test_an_empty_store_has_no_current_session(store: Store) -> None:
