@@ -63,7 +63,7 @@ def test_a_chat_begins_with_the_templates_bos_whatever_the_tokenizer_adds(
     family = FAMILIES[name]
     bos = family.bos or "<s>"
     raw = RawTokenizer.from_str(tokenizer_json("gpt2", (*family.control, bos), family.plain))
-    number = raw.token_to_id(bos)
+    number = int(raw.token_to_id(bos) or 0)
     if adds:
         raw.post_processor = TemplateProcessing(single=f"{bos} $A", special_tokens=[(bos, number)])
     tokenizer = Tokenizer.from_json(raw.to_str(), family.source)
