@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,8 +22,10 @@ from prompt_toolkit.input.typeahead import get_typeahead
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.keys import Keys
 from prompt_toolkit.output import ColorDepth, Output
+from prompt_toolkit.output.plain_text import PlainTextOutput
 from prompt_toolkit.search import SearchDirection, start_search
 from prompt_toolkit.shortcuts import PromptSession
+from prompt_toolkit.utils import is_dumb_terminal
 
 from radchat.chat.keyboard import waiting
 from radchat.chat.text import as_draft, join_surrogates, typed
@@ -62,7 +65,7 @@ class Prompt:
             reserve_space_for_menu=0,
             color_depth=None if colors else ColorDepth.DEPTH_1_BIT,
             input=input,
-            output=output,
+            output=output or (PlainTextOutput(sys.stdout) if is_dumb_terminal() else None),
         )
         # SIGWINCH tells of a resized window; to ask twice a second besides would keep us awake
         self._session.app.terminal_size_polling_interval = None

@@ -58,8 +58,12 @@ VALUE_OPTIONS = frozenset(
         "--output",
         "-d",
         "--delete",
+        "--move",
+        "--label",
     )
 )
+# where one of these is a plain flag
+FLAGS = {"daemon": frozenset(("-f",))}
 # the commands that take an option whose value may be left out; elsewhere `-r` is a plain flag
 TALKING = frozenset(("chat", "ask"))
 OPTIONAL: dict[str, frozenset[str]] = {
@@ -129,7 +133,7 @@ def _hoist(argv: list[str]) -> tuple[list[str], list[str]]:
             i += 1
         else:
             rest.append(word)
-            if word in VALUE_OPTIONS and i < len(argv):
+            if word in VALUE_OPTIONS - FLAGS.get(rest[0], frozenset()) and i < len(argv):
                 rest.append(argv[i])
                 i += 1
     return options, rest

@@ -38,7 +38,7 @@ def wants_color(stream: TextIO, mode: str, env: Mapping[str, str]) -> bool:
     for name in ("FORCE_COLOR", "CLICOLOR_FORCE"):
         if env.get(name, "0") not in ("", "0"):
             return True
-    return is_terminal(stream) and env.get("TERM") not in ("dumb", "")
+    return is_terminal(stream) and env.get("TERM", "") not in ("dumb", "")
 
 
 def is_terminal(stream: TextIO | None) -> bool:
@@ -156,7 +156,7 @@ class Cli:
             is_terminal(sys.stderr)
             and not self.quiet
             and not self.plain
-            and self.env.get("TERM") not in ("dumb", "")
+            and self.env.get("TERM", "") not in ("dumb", "")
         )
 
     _status_shown: bool = False

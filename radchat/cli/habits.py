@@ -51,7 +51,9 @@ def refuse(words: Sequence[str]) -> None:
 
 
 def to_say(words: Sequence[str]) -> str:
-    said = " ".join(words).replace('"', '\\"')
+    said = " ".join(words)
+    if any(c in said for c in '"$`\\!'):  # what a shell reads between double quotes
+        return f"To say it to the model: radchat chat {shlex.quote(said)}"
     return f'To say it to the model: radchat chat "{said}"'
 
 

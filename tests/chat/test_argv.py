@@ -170,6 +170,27 @@ def test_every_option_that_takes_a_value_is_known_to_the_line_parser() -> None:
                 assert not missing, (name, missing)
 
 
+def test_a_flag_is_not_taken_for_an_option_with_a_value() -> None:
+    """Else a global option behind it would be its value."""
+    from radchat.cli.complete import subcommands
+
+    for name in BY_NAME:
+        for whole, command in subcommands(name):
+            flags = {o for p in command.params if getattr(p, "is_flag", False) for o in p.opts}
+            taken = argv.VALUE_OPTIONS - argv.FLAGS.get(name, frozenset())
+            assert not flags & taken, whole
+    assert argv.parse(["daemon", "logs", "-f", "--json"]).argv == ["--json", "daemon", "logs", "-f"]
+
+
+def test_what_to_say_to_the_model_is_quoted_for_the_shell() -> None:
+    import shlex
+
+    for words in (["hi"], ["it's"], ['say "so"'], ["$(id)", "`id`"], ["wow!", "\\"]):
+        typed = habits.to_say(words).partition("radchat chat ")[2]
+        assert shlex.split(typed) == [" ".join(words)]
+    assert habits.to_say(["what", "now"]).endswith('radchat chat "what now"')
+
+
 def _exists(target: str) -> bool:
     import importlib.util
 
