@@ -21,7 +21,7 @@ from radchat import __version__
 PROTOCOL = 1
 HEADER = "X-Radchat-Protocol"
 MAX_BODY = 64 * 1024 * 1024  # bytes; a loaded file travels in the body
-STREAMS = frozenset({"generate", "models.load"})
+STREAMS = frozenset({"generate", "models.load", "compact"})
 # Answered while the engine computes, while the daemon starts and while it stops; the same in every
 # version of the protocol, so that a new client can always ask an old daemon to go.
 CONTROL = frozenset({"health", "status", "stop", "cancel"})
@@ -34,6 +34,7 @@ METHODS = (
     | {"sessions.use", "sessions.open"}
     | {"sessions.search", "sessions.prune", "sessions.verify", "sessions.export", "sessions.import"}
     | {"branch.list", "branch.create", "branch.rename", "branch.delete", "branch.label"}
+    | {"context"}
     | {"cache.stats", "cache.ls", "cache.tree", "cache.evict", "cache.clear"}
 )  # everything that has a name on the wire; nothing else of the service can be called
 

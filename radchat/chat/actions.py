@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from radchat.chat import cache_view, commands, take_out
+from radchat.chat import cache_view, commands, context_view, limits, take_out
 from radchat.chat.files import load
 from radchat.chat.footer import count, place, size
 from radchat.chat.keyboard import as_found
@@ -216,12 +216,12 @@ def _cache(chat: Chat, rest: str) -> None:  # noqa: ARG001
 
 
 def _context(chat: Chat, rest: str) -> None:  # noqa: ARG001
-    used = sum(m.get("tokens") or 0 for m in chat.call("log")["messages"])
     while not chat.context and not chat.opening.is_loaded(0.1):
         chat.host.status(chat.opening.text)
-    limit = chat.context.get("limit") or chat.opening.limit
-    share = f" of {count(limit)}, {100 * used / limit:.0f}%" if limit else ""
-    chat.host.out(f"{count(used)} tokens{share}")
+    chat.host.status("")
+    given = {k: v for k, v in chat.arguments.items() if k in ("model", "think", "options") and v}
+    for line in context_view.lines(chat.call("context", **given), chat.host.columns):
+        chat.host.out(line)
 
 
 def _sessions(chat: Chat, rest: str) -> None:
@@ -279,6 +279,7 @@ ACTIONS: dict[str, Action] = {
     "think": _think,
     "cache": _cache,
     "context": _context,
+    "compact": limits.compact,
     "sessions": _sessions,
     "rename": _rename,
     "export": take_out.export,

@@ -77,6 +77,20 @@ class Prompt:
         text = self._session.prompt(mark, default=default)
         return unquoted(typed(self._expand(text))).strip("\n")
 
+    def choose(self, question: str) -> str:
+        """One line that is no message, kept in no history; "" for Ctrl+C and Ctrl+D."""
+        session: PromptSession[str] = PromptSession(
+            history=InMemoryHistory(),
+            reserve_space_for_menu=0,
+            color_depth=self._session.color_depth,
+            input=self._session.input,
+            output=self._session.output,
+        )
+        try:
+            return str(session.prompt(question)).strip()
+        except (KeyboardInterrupt, EOFError):
+            return ""
+
     def typed_meanwhile(self) -> str:
         """What was typed since the last message was sent, as a draft: nothing of it is a command
         or an Enter.

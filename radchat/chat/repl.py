@@ -9,10 +9,11 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from radchat.chat import actions, commands
+from radchat.chat import actions, commands, limits
 from radchat.chat.files import named_files
 from radchat.chat.footer import place, where
 from radchat.chat.host import Host
@@ -24,12 +25,15 @@ from radchat.chat.turn import run_turn
 from radchat.chat.view import DIM, RESET, Answer, View
 from radchat.client import Client
 from radchat.errors import Busy, ContextOverflow, NotFound, RadchatError, Unreachable
+from radchat.wire import EventStream
 
 FIRST_LOOK_S = 0.08  # a daemon that is up has opened the session by then: its lines come first
 SETTLE_S = 3.0  # for a cut-off answer to be written down
 # the calls that look from where one stands, and so take the chat's own HEAD
-HEADED = frozenset(("tree", "log", "fork", "switch", "undo", "redo", "branch.list", "cache.evict",
-                    "sessions.export"))  # fmt: skip
+HEADED = frozenset(
+    ("tree", "log", "fork", "switch", "undo", "redo", "branch.list", "cache.evict", "context")
+    + ("sessions.export",)
+)
 
 
 @dataclass
@@ -189,14 +193,19 @@ class Chat:
 
     def _safely(self, text: str) -> None:
         """One message or command; what goes wrong is told, and the chat goes on."""
+        self._attempt(lambda: self._handle(text))
+
+    def _attempt(self, work: Callable[[], None]) -> None:
         try:
-            self._handle(text)
+            work()
         except KeyboardInterrupt:
             self.host.status("")
             self.host.note("cancelled")
         except RadchatError as error:
             self.host.status("")
             print(f"error: {clean(error.message)}", file=sys.stderr)
+            if isinstance(error, ContextOverflow) and self.default and self.editing is None:
+                self._attempt(lambda: limits.way_out(self))
         sys.stdout.flush()
 
     def _handle(self, text: str) -> None:
@@ -289,6 +298,14 @@ class Chat:
             args["head"] = self.head
         where = self.host.here()["where"]
         return dict(client.call(method, where=where, session=self.session.get("id"), **args))
+
+    def stream(self, method: str, **args: Any) -> EventStream:
+        """As ``call``, for what comes in events; made as the chat's answers are."""
+        client, keys = self._settled(), ("model", "dtype", "exact", "think", "options")
+        given = {key: self.arguments[key] for key in keys if self.arguments.get(key)}
+        where = self.host.here()["where"]
+        session = self.session.get("id")
+        return client.stream(method, where=where, session=session, head=self.head, **given, **args)
 
     def _settled(self) -> Client:
         """The daemon, once an answer that was cut off is where this chat believes to stand."""

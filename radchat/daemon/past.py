@@ -139,5 +139,9 @@ def spoken(parts: Sequence[Part]) -> str:
     """What the model reads of a message: loaded files first, each under its name, then the text."""
     files = [p for p in parts if p.get("type") == "file"]
     text = "".join(str(p.get("text", "")) for p in parts if p.get("type") == "text")
-    blocks = [f"{p['name']}:\n\n{str(p['text']).rstrip()}" for p in files]
+    blocks = [file_block(p) for p in files]
     return "\n\n".join([*blocks, text] if text or not blocks else blocks)
+
+
+def file_block(part: Part) -> str:
+    return f"{part['name']}:\n\n{str(part['text']).rstrip()}"

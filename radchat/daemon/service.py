@@ -1,8 +1,8 @@
 """The daemon's methods, one for each name in protocol.METHODS. The signature is the contract.
 
-The one place where sessions meet the engine. One class in six files, each adding to the one before:
-``base``, ``session_methods``, ``keeping_methods``, ``tree_methods``, ``cache_methods``, and here:
-the service's life, control, models, answers.
+The one place where sessions meet the engine. One class in seven files, each adding to the one
+before: ``base``, ``session_methods``, ``keeping_methods``, ``tree_methods``, ``cache_methods``,
+``context_methods``, and here: the service's life, control, models, answers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from radchat.config import FOREVER, SETTINGS, Config
 from radchat.daemon import views
 from radchat.daemon.answering import Answer
 from radchat.daemon.arguments import ChatHead, FileText, Generate, Kind, Options
-from radchat.daemon.cache_methods import CacheMethods
+from radchat.daemon.compacting import Compact, Compaction
+from radchat.daemon.context_methods import ContextMethods
 from radchat.daemon.engines import Engines
 from radchat.daemon.finding import find_session
 from radchat.daemon.lifecycle import awake_time
@@ -37,7 +38,7 @@ TICK_S = 1.0
 EXIT_BROKEN = 70
 
 
-class Service(CacheMethods):
+class Service(ContextMethods):
     def __init__(
         self,
         places: Places,
@@ -70,6 +71,8 @@ class Service(CacheMethods):
         for answer, task in list(self._answers.values()):
             _end(answer, task)
             answer.last_chance()
+        for task in self._tasks - {task for _, task in self._answers.values()}:
+            task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.get_running_loop().run_in_executor(None, self._worker.stop)
         await self._desk.close()
@@ -225,6 +228,30 @@ class Service(CacheMethods):
         self._answers[answer.id] = answer, task
         self._tasks.add(task)
         task.add_done_callback(forget)
+        return stream
+
+    def compact(
+        self,
+        where: Where,
+        session: str | None = None,
+        head: ChatHead | None = None,
+        text: str = "",
+        model: str | None = None,
+        dtype: str | None = None,
+        exact: bool = False,
+        think: str | None = None,
+        options: Options | None = None,
+    ) -> Stream:
+        """A branch that begins with a summary of the path; closing the stream leaves none."""
+        given = {k: v for k, v in (options or {}).items() if v is not None}
+        wanted = "fp32" if exact else dtype
+        ask = Compact(where, session, head, text, model, wanted, think, given)
+        stream = Stream("compact")
+        task = stream.start(
+            Compaction(ask, self._desk, self._engines, self._worker, stream.say).run
+        )
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
         return stream
 
     def models_load(

@@ -85,6 +85,12 @@ def _tokens(spans: Mapping[str, Span], message: Message) -> tuple[int | None, in
     return span.stop - span.start - twice, twice
 
 
+def tokens_of(store: Store, session: str, path: Sequence[Message]) -> list[int | None]:
+    """What each message of a path adds to it; None where it was in no prompt yet."""
+    spans = store.spans(session)
+    return [_tokens(spans, message)[0] for message in path]
+
+
 def _tiers_of(held: Mapping[str, Held], tiers: Mapping[str, Any]) -> dict[str, Any]:
     """The session's own part of the tiers; the budgets are the whole cache's."""
     device = tiers.get("device")

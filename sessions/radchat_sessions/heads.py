@@ -142,14 +142,18 @@ class Heads(Reader):
     def undo(self, session_id: str, turns: int = 1, at: Head | None = None) -> Head:
         """HEAD and its branch go back ``turns`` user turns; what was said stays, without a name.
 
+        One step back from where a compaction led is the place before it, on its own branch.
         ``at``: the HEAD an open chat holds goes back, and its branch if it still points there; the
         result is without a branch if somebody else has moved that on.
         """
         if turns < 1:
             raise Refused(f"undo {turns}: want 1 or more")
-        now = at or self.head(session_id)
+        now, is_chats = at or self.head(session_id), at is not None
+        came = self._compacted(now.message) if turns == 1 else None
+        if came is not None:
+            return self._step(session_id, now, *came, "undo", is_chats=is_chats)
         target = self.back(now.message, turns)
-        return self._step(session_id, now, now.branch, target, "undo", is_chats=at is not None)
+        return self._step(session_id, now, now.branch, target, "undo", is_chats=is_chats)
 
     def redo(self, session_id: str, at: Head | None = None) -> Head:
         """Take back the undo that led here. Raises NotFound where none did, or it is taken back."""
@@ -175,15 +179,28 @@ class Heads(Reader):
             there = None if branch is None else self.find_branch(session_id, branch)
             if there is None or there.message not in (now.message, message):
                 branch = None
-            if branch is None and not is_chats:
-                self._move_head(session_id, None, message, action)
-            else:
-                self._log(session_id, now, (branch, message), action)
+            stored = self.head(session_id)
+            is_along = (stored.branch, stored.message) == (now.branch, now.message)
             if branch is not None:
                 self._point(session_id, branch, message)
+            if is_chats and (branch is None or not is_along):
+                moves = False  # a chat takes the stored HEAD along where it stands there too
+            else:
+                moves = branch is None or branch != now.branch  # else HEAD follows its branch
+            if moves:
+                self._move_head(session_id, branch, message, action)
+            else:
+                self._log(session_id, now, (branch, message), action)
         if not is_chats:
             return self.head(session_id)
         return Head(session_id, branch, message, branch or now.last_branch)
+
+    def _compacted(self, message_id: str | None) -> tuple[str | None, str] | None:
+        """The branch and message that a compaction led away from, if it led right here."""
+        came = None if message_id is None else self.message(message_id).extra.get("compacted")
+        if not came or self._db.one("SELECT 1 FROM messages WHERE id = ?", came["message"]) is None:
+            return None
+        return came["branch"], came["message"]
 
     def _undone(self, session_id: str, now: Head) -> dict[str, str | None] | None:
         """The entry of the log to take back: undos to here and redos from here pair up like
@@ -218,13 +235,7 @@ class Heads(Reader):
         with self._db.write():
             if kind != "label":
                 self._drop_label(session_id, message_id, kind, None)
-            self._db.do(
-                "INSERT OR IGNORE INTO labels VALUES (?, ?, ?, ?)",
-                session_id,
-                message_id,
-                kind,
-                clean(value),
-            )
+            self._add_label(session_id, message_id, kind, clean(value))
 
     def remove_label(
         self,
@@ -313,6 +324,11 @@ class Heads(Reader):
         if here:
             return here[0]
         return ending[0].name if len(ending) == 1 else None
+
+    def _add_label(self, session_id: str, message_id: str, kind: LabelKind, value: str) -> None:
+        self._db.do(
+            "INSERT OR IGNORE INTO labels VALUES (?, ?, ?, ?)", session_id, message_id, kind, value
+        )
 
     def _drop_label(
         self, session_id: str, message_id: str, kind: LabelKind, value: str | None

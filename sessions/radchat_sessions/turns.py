@@ -18,7 +18,7 @@ from typing import Final
 
 from radchat_sessions.database import Database
 from radchat_sessions.errors import NotFound, Refused
-from radchat_sessions.heads import Heads
+from radchat_sessions.heads import Heads, check_name
 from radchat_sessions.messages import (
     Appended,
     Begun,
@@ -79,12 +79,17 @@ class Turns(Heads):
         branch: str | None,
         expected: str | Parent | None = PARENT,
         keep_head: bool = False,
+        label: tuple[str, str] | None = None,
     ) -> Appended:
         """Messages given as text, with no answer to follow: an edited or imported answer, a note.
 
-        ``branch`` goes to the last of them, or a branch of its own does; None: unnamed.
+        ``branch`` goes to the last of them, or a branch of its own does; None: unnamed. ``label``:
+        a message that was there and what it is called from now on, in the same transaction.
         """
         self._require(session_id, parent)
+        if label is not None:
+            self._require(session_id, label[0])
+            check_name(label[1], "label")
         with self._db.write():
             ids = self._add_messages(session_id, parent, new)
             last = ids[-1] if ids else parent
@@ -94,6 +99,8 @@ class Turns(Heads):
                 before = self.head(session_id)
                 placed = self._place(session_id, branch, at, last)
                 self._head_after_turn(session_id, before.branch, placed, keep_head)
+            if label is not None:
+                self._add_label(session_id, label[0], "label", label[1])
             self._touch(session_id)
         return Appended(ids, placed)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from radchat.protocol import Event
 from tests.chat.fake_server import FakeDaemon, answer_events, usage
 from tests.chat.trees import long, report
 from tests.e2e.harness import clean_env, radchat
@@ -112,6 +113,21 @@ def full_script() -> dict[str, Any]:
         "branch.rename": {},
         "branch.delete": {},
         "branch.label": {},
+        "context": {
+            "model": HOSTILE, "exact": True, "used": 48, "tokens": 60, "limit": 100, "free": 40,
+            "parts": {"system": 0, "files": 8, "user": 12, "answers": 20, "reasoning": 0,
+                      "tools": 0, "template": 20},
+            "cached": {"device": 45, "host": 0, "disk": 0}, "computed": 15,
+            "messages": [{"id": long("d9f1"), "role": "assistant", "turn": 2, "tokens": 20,
+                          "files": [HOSTILE], "text": HOSTILE}],
+        },
+        "compact": lambda args: [
+            Event("notice", {"text": "this reads 90 tokens (80 cached)", "code": "compact"}),
+            Event("delta", {"choice": 0, "text": f"in short: {HOSTILE}"}),
+            Event("done", {"session": long("e7f2"), "name": "report-q3", "branch": "compact",
+                           "head": long("beef"), "label": "before-compact", "before": 6210,
+                           "after": 812}),
+        ],
         "cache.stats": {
             "tiers": {"device": {"tokens": 10, "bytes": 2048, "budget_bytes": 4096}},
             "total_tokens": 100, "free_tokens": 90, "evictable_tokens": 10, "locked_tokens": 0,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from radchat.errors import ContextOverflow, NotFound, Unreachable
+from radchat.errors import Busy, NotFound, Unreachable
 from radchat.protocol import Event
 from tests.chat.conftest import SESSION
 from tests.chat.fake_server import FakeDaemon, answer_events
@@ -523,11 +523,11 @@ def test_500_lines_are_each_printed_once(chat: Open, daemon: FakeDaemon) -> None
 def test_an_error_is_told_and_the_chat_goes_on_with_the_text_offered_again(
     chat: Open, daemon: FakeDaemon
 ) -> None:
-    daemon.script["generate"] = ContextOverflow("9,000 tokens do not fit 8,192", tokens=9000)
+    daemon.script["generate"] = Busy("the daemon is about to end: try again")
     terminal = chat("chat")
     terminal.wait_for("> ")
     terminal.type("too long\r")
-    terminal.wait_for("error: 9,000 tokens do not fit 8,192")
+    terminal.wait_for("error: the daemon is about to end: try again")
     terminal.settle()
     assert terminal.lines[terminal._screen.cursor.y] == "> too long"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from radchat_sessions.errors import NotFound, Refused
-from radchat_sessions.messages import Head
+from radchat_sessions.messages import Head, NewMessage, text_part
 from radchat_sessions.store import Store
 from tests.sessions.talk import Talk, given
 
@@ -302,3 +302,71 @@ def test_the_stands_of_a_session_come_after_what_they_stand_on(talk: Talk) -> No
     assert [stands[p].length for p in prompts] == [talk.store.prompt(p).length for p in prompts]
     assert talk.store.stands(None) == stands
     assert talk.store.spans(None) == talk.store.spans(talk.id)
+
+
+def compacted(talk: Talk) -> tuple[str, str]:
+    """Where a session was before a compaction, and where it is after it."""
+    before = talk.turn("hello", "hi").id
+    came = {"branch": "main", "message": before}
+    done = talk.store.append(
+        talk.id,
+        parent=None,
+        new=[
+            NewMessage.of("user", "sum up"),
+            NewMessage("assistant", (text_part("hello, hi"),), extra={"compacted": came}),
+        ],
+        branch="compact",
+        label=(before, "before-compact"),
+    )
+    return before, done.messages[-1]
+
+
+def test_undo_after_a_compaction_goes_back_to_where_it_was_and_redo_returns(talk: Talk) -> None:
+    before, after = compacted(talk)
+    store = talk.store
+    assert store.head(talk.id) == Head(talk.id, "compact", after, "compact")
+    assert [(label.message, label.value) for label in store.labels(talk.id)] == [
+        (before, "before-compact")
+    ]
+    assert store.undo(talk.id) == Head(talk.id, "main", before, "main")
+    assert store.branch(talk.id, "compact").message == after
+    assert store.redo(talk.id) == Head(talk.id, "compact", after, "compact")
+    with pytest.raises(NotFound, match="only 1 turns"):  # two turns are two turns of this path
+        store.undo(talk.id, 2)
+
+
+def test_undo_after_a_compaction_leaves_a_branch_that_has_moved_on_alone(talk: Talk) -> None:
+    before, _ = compacted(talk)
+    store = talk.store
+    later = store.append(
+        talk.id, parent=before, new=[NewMessage.of("user", "on")], branch="main", keep_head=True
+    ).messages[0]
+    assert store.undo(talk.id).message == before
+    assert store.head(talk.id).branch is None
+    assert store.branch(talk.id, "main").message == later
+
+
+def test_undo_after_a_compaction_of_what_is_gone_is_an_undo_of_a_turn(talk: Talk) -> None:
+    before, _ = compacted(talk)
+    store = talk.store
+    store.remove_label(talk.id, before, "before-compact")
+    store.delete_branch(talk.id, "main")
+    store.prune(talk.id)
+    assert store.undo(talk.id).message is None
+    assert store.head(talk.id).branch == "compact"
+
+
+def test_a_label_that_cannot_be_leaves_nothing_of_what_was_to_be_added(talk: Talk) -> None:
+    before = talk.turn("hello", "hi").id
+    count = len(talk.store.message_ids(talk.id))
+    for message, name in ((before, "7"), ("0" * 32, "fine")):
+        with pytest.raises((Refused, NotFound)):
+            talk.store.append(
+                talk.id,
+                parent=None,
+                new=[NewMessage.of("user", "x")],
+                branch="new",
+                label=(message, name),
+            )
+    assert len(talk.store.message_ids(talk.id)) == count
+    assert [b.name for b in talk.store.branches(talk.id)] == ["main"]

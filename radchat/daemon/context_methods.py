@@ -1,0 +1,129 @@
+"""What fills the context of a path, in tokens: the figures of `/context` and of a status line."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from radchat.daemon import options as opts
+from radchat.daemon import views
+from radchat.daemon.arguments import ChatHead, Options
+from radchat.daemon.cache_methods import CacheMethods
+from radchat.daemon.engines import Loaded
+from radchat.daemon.filling import KINDS, PARTS, fill, largest, next_prompt
+from radchat.daemon.finding import Place
+from radchat.daemon.past import Past
+from radchat.engine.conversation import Settings
+from radchat.engine.request import Ids
+from radchat.protocol import Where
+from radchat_sessions.messages import Message
+from radchat_sessions.store import Store
+
+
+class ContextMethods(CacheMethods):
+    async def context(
+        self,
+        where: Where,
+        session: str | None = None,
+        head: ChatHead | None = None,
+        text: str = "",
+        model: str | None = None,
+        think: str | None = None,
+        options: Options | None = None,
+    ) -> dict[str, Any]:
+        """What the next prompt of this path consists of, if its message is ``text``.
+
+        Exact with the session's model loaded; none is loaded to look: else what each message is
+        known to have added (``exact`` false, no limit).
+        """
+        place_of = await self._desk.run(lambda: self._place(where, session, head)[1])
+        entry = await self._engines.choose(model, place_of.session.model)
+        loaded = self._engines.loaded
+        if loaded is not None and loaded.entry.folder != entry.folder:
+            loaded = None
+
+        def look() -> tuple[dict[str, Any], Ids | None]:
+            store, place = self._place(where, session, head)
+            path = store.path(place.message)
+            if loaded is None:
+                return _stored(store, place, path, entry.name), None
+            return _exact(store, place, path, loaded, text, think, options or {})
+
+        body, ids = await self._desk.run(look)
+        if loaded is not None and ids is not None:
+            engine = loaded.engine
+            cached = await self._worker.call(lambda: engine.probe(ids))
+            body["cached"] = {"device": cached, "host": 0, "disk": 0}
+            body["computed"] = len(ids) - cached
+        return body
+
+
+def _body(place: Place, model: str) -> dict[str, Any]:
+    return {
+        "session": place.session.id,
+        "name": place.session.name,
+        "branch": place.branch,
+        "head": place.message,
+        "model": model,
+    }
+
+
+def _exact(
+    store: Store,
+    place: Place,
+    path: list[Message],
+    loaded: Loaded,
+    text: str,
+    think: str | None,
+    given: Options,
+) -> tuple[dict[str, Any], Ids]:
+    switches, _ = opts.switches(loaded, think)
+    settings = Settings(clock=datetime.fromisoformat(place.session.clock), switches=switches)
+    known = Past(store, path).turns(loaded.tokenizer.hash)
+    ids = next_prompt(loaded.template, known, settings, text).ids
+    open_mark = loaded.template.facts.form.open_mark
+    filling = fill(loaded.tokenizer, open_mark, ids, path, text)
+    limit = opts.context_limit(loaded, given)
+    body = {
+        **_body(place, loaded.name),
+        "dtype": loaded.dtype,
+        "exact": True,
+        "used": _used(store, path),
+        "tokens": len(ids),
+        "limit": limit,
+        "free": max(0, limit - len(ids)),
+        "parts": filling.parts,
+        "messages": largest(path, filling.messages),
+    }
+    return body, ids
+
+
+def _used(store: Store, path: list[Message]) -> int | None:
+    """Tokens up to the end of the last answer, as its footer told; None where it was given as
+    text, or something was said after it.
+    """
+    last = path[-1] if path else None
+    if last is None or last.prompt is None:
+        return None if path else 0
+    return store.prompt(last.prompt).length + (last.out_len or 0)
+
+
+def _stored(store: Store, place: Place, path: list[Message], model: str) -> dict[str, Any]:
+    """Without a tokenizer: what is on record, the template's part not told from what was said."""
+    tokens = [number or 0 for number in views.tokens_of(store, place.session.id, path)]
+    parts = dict.fromkeys(PARTS, 0)
+    for message, number in zip(path, tokens, strict=True):
+        parts[KINDS[message.role]] += number
+    return {
+        **_body(place, model),
+        "dtype": None,
+        "exact": False,
+        "used": _used(store, path),
+        "tokens": sum(tokens),
+        "limit": None,
+        "free": None,
+        "parts": parts,
+        "messages": largest(path, tokens),
+        "cached": {"device": 0, "host": 0, "disk": 0},
+        "computed": sum(tokens),
+    }
