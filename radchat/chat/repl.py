@@ -31,8 +31,8 @@ FIRST_LOOK_S = 0.08  # a daemon that is up has opened the session by then: its l
 SETTLE_S = 3.0  # for a cut-off answer to be written down
 # the calls that look from where one stands, and so take the chat's own HEAD
 HEADED = frozenset(
-    ("tree", "log", "fork", "switch", "undo", "redo", "branch.list", "cache.evict", "context")
-    + ("sessions.export",)
+    {"tree", "log", "fork", "switch", "undo", "redo", "branch.list", "cache.evict", "context"}
+    | {"sessions.export"}
 )
 
 

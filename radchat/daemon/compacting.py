@@ -35,7 +35,8 @@ from radchat_sessions.store import Store
 
 if TYPE_CHECKING:
     from radchat.daemon.desk import Desk
-    from radchat.daemon.engines import Engines, Loaded
+    from radchat.daemon.engines import Engines
+    from radchat.daemon.loaded import Loaded
     from radchat.daemon.worker import Worker
     from radchat.engine.template import Template
 
@@ -268,7 +269,7 @@ class Compaction:
         )
         splitter = loaded.template.splitter(opened=plan.opens_reasoning)
         try:
-            await self._worker.submit(request, self._inbox.put_nowait)
+            await self._worker.submit(loaded.key, request, self._inbox.put_nowait)
         except asyncio.CancelledError:
             self._worker.abort(request.id)  # it may have got there
             raise

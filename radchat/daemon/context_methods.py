@@ -9,9 +9,9 @@ from radchat.daemon import options as opts
 from radchat.daemon import views
 from radchat.daemon.arguments import ChatHead, Options
 from radchat.daemon.cache_methods import CacheMethods
-from radchat.daemon.engines import Loaded
 from radchat.daemon.filling import KINDS, PARTS, fill, largest, next_prompt
 from radchat.daemon.finding import Place
+from radchat.daemon.loaded import Loaded
 from radchat.daemon.past import Past
 from radchat.engine.conversation import Settings
 from radchat.engine.request import Ids
@@ -36,11 +36,15 @@ class ContextMethods(CacheMethods):
         Exact with the session's model loaded; none is loaded to look: else what each message is
         known to have added (``exact`` false, no limit).
         """
-        place_of = await self._desk.run(lambda: self._place(where, session, head)[1])
-        entry = await self._engines.choose(model, place_of.session.model)
-        loaded = self._engines.loaded
-        if loaded is not None and loaded.entry.folder != entry.folder:
-            loaded = None
+
+        def own() -> tuple[str | None, str | None]:
+            store, place = self._place(where, session, head)
+            answers = (m.dtype for m in reversed(store.path(place.message)) if m.dtype)
+            return place.session.model, next(answers, None)
+
+        sessions, dtype = await self._desk.run(own)
+        entry = await self._engines.choose(model, sessions)
+        loaded = self._engines.of(entry.name, dtype)
 
         def look() -> tuple[dict[str, Any], Ids | None]:
             store, place = self._place(where, session, head)

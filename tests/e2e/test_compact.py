@@ -188,9 +188,15 @@ def test_a_summary_that_is_cut_off_leaves_the_tree_as_it_was(homes: Homes) -> No
         assert everything(home, session) == tree
     shell("daemon", "start")
     assert compact(shell, session)[-1].data["branch"] == "compact"
+    used = say(shell, "and on", session)["usage"]
+    exact = shell.call("context", session=session)
     home.client().call("models.unload")
-    assert shell.call("context", session=session)["exact"] is False
+    told = shell.call("context", session=session)
     assert home.status()["model"] is None  # none is loaded to look
+    assert (exact["exact"], told["exact"]) == (True, False)
+    assert told["used"] == exact["used"] == used["input_tokens"] + used["output_tokens"]
+    assert sum(told["parts"].values()) == told["used"]
+    assert told["limit"] is None
 
 
 # -- what fills it ---------------------------------------------------------------------------------
@@ -217,15 +223,3 @@ def test_what_fills_the_context_adds_up_to_the_ids_of_the_next_prompt(terminal: 
     following = say(terminal, "next", session)
     assert following["usage"]["input_tokens"] == told["tokens"]
     assert following["usage"]["cached_input_tokens"] == told["cached"]["device"]
-
-
-def test_without_its_model_the_context_is_told_from_what_is_on_record(terminal: Shell) -> None:
-    answer = say(terminal, "hello", model="tiny")
-    session = answer["session"]
-    exact = terminal.call("context", session=session)
-    say(terminal, "elsewhere", model="other")
-    told = terminal.call("context", session=session)
-    assert (exact["exact"], told["exact"]) == (True, False)
-    assert told["used"] == exact["used"] == sum(told["parts"].values())
-    assert told["limit"] is None
-    assert told["parts"]["answers"] >= exact["parts"]["answers"] == 8

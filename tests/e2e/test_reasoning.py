@@ -235,7 +235,7 @@ def test_a_chat_shows_thoughts_dim_tells_their_cost_and_can_hide_them(think: Thi
         terminal.type("/think off\r")
         terminal.wait_for("think off", PATIENCE)
         terminal.type("at once\r")
-        terminal.wait_for(lambda t: t.text.count("tok/s") == 3, PATIENCE)
+        terminal.wait_for(lambda t: t.text.count(" ctx ") == 3, PATIENCE)
         assert terminal.text.count("thought") == 2
         terminal.type("\x04")
         assert terminal.wait_end(PATIENCE) == 0
