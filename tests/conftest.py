@@ -30,6 +30,7 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     home = tmp_path / "radchat-home"
     monkeypatch.setenv("RADCHAT_HOME", str(home))
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf-home"))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))  # other programs' models lie there
     return home
 
 

@@ -66,7 +66,17 @@ def _model(chat: Chat, rest: str) -> None:
         model = chat.arguments.get("model") or chat.session.get("model") or "not chosen yet"
         chat.host.out(one_line(str(model)))
         return
+    from radchat.models.pull import ensure
+    from radchat.models.stores import is_ref
+
     dtype = {k: chat.arguments[k] for k in ("dtype", "exact") if chat.arguments.get(k)}
+    if is_ref(rest):  # what another program has is converted here, once
+        host = chat.host
+        try:
+            found = ensure(host.places, rest, lambda step: host.status(step.text), note=host.note)
+        finally:
+            host.status("")
+        rest = found.name
     with client.stream("models.load", model=rest, **dtype) as events:
         for event in events:
             if event.name == "progress":

@@ -15,7 +15,7 @@ from radchat.cli.common import Cli, is_terminal, table
 from radchat.errors import InvalidInput, NotFound, Unreachable
 
 if TYPE_CHECKING:
-    from radchat.models.child import Step
+    from radchat.models.child import Progress, Step
     from radchat.models.fit import Suggestion
     from radchat.models.registry import ModelEntry
 
@@ -45,7 +45,10 @@ def model_or_offer(cli: Cli, asked: str | None, *, yes: bool = False) -> ModelEn
 
     asked = asked or cli.config.model
     if asked:
-        return ensure(cli.places, asked, lambda step: cli.status(step.text))
+        try:
+            return ensure(cli.places, asked, _telling(cli), note=cli.note)
+        finally:
+            cli.status("")
     if registry.list_models(cli.places):
         return registry.choose(cli.places, None)
     return _offer(cli, yes=yes)
@@ -100,6 +103,18 @@ def pull_with_progress(
     """``pull``, its progress on stderr: one line that changes on a terminal, else a line a step."""
     from radchat.models import pull as pulling
 
+    for line in pulling.announced(cli.places, source):
+        cli.note(line)
+    try:
+        return pulling.pull(
+            cli.places, source, name=name, from_file=from_file, progress=_telling(cli)
+        )
+    finally:
+        cli.status("")
+
+
+def _telling(cli: Cli) -> Progress:
+    """Progress on stderr: one line that changes on a terminal, else a line a step."""
     said = ""
 
     def progress(step: Step) -> None:
@@ -111,7 +126,4 @@ def pull_with_progress(
             cli.note(step.text)
         said = step.text
 
-    try:
-        return pulling.pull(cli.places, source, name=name, from_file=from_file, progress=progress)
-    finally:
-        cli.status("")
+    return progress

@@ -6,8 +6,9 @@ no daemon and load nothing.
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,7 +16,12 @@ from radchat.chat.footer import age, size
 from radchat.chat.text import one_line
 from radchat.cli.choose_model import pull_with_progress, suggestion_lines
 from radchat.cli.common import Cli, of, table
+from radchat.cli.model_view import about, show_lines
 from radchat.errors import NotFound, Unreachable
+
+if TYPE_CHECKING:
+    from radchat.models.found import Found
+    from radchat.models.registry import ModelEntry
 
 models_app = typer.Typer(
     rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]}
@@ -23,29 +29,44 @@ models_app = typer.Typer(
 
 
 @models_app.command("ls")
-def ls(ctx: typer.Context) -> None:
-    """The models on this machine; without any, what would fit it."""
-    from radchat.models import fit, registry
+def ls(
+    ctx: typer.Context,
+    show_all: Annotated[
+        bool, typer.Option("--all", help="also what other programs have and radchat can't run")
+    ] = False,
+) -> None:
+    """The models here, and those of ollama, LM Studio, llama.cpp, Hugging Face on this machine."""
+    from radchat.models import fit, registry, stores
 
     cli = of(ctx)
     entries = registry.list_models(cli.places)
+    found = stores.find_all(cli.env)
     default = _default_name(cli)
     suggestions = fit.offers(fit.available_memory()) if not entries or cli.json else []
     if cli.json:
+        converted = {entry.source: entry.name for entry in entries}
         cli.data(
             {
                 "models": [entry.to_json() for entry in entries],
                 "default": default,
+                "elsewhere": [
+                    one.to_json() | {"converted": converted.get(one.ref)} for one in found
+                ],
                 "suggestions": [one.to_json() for one in suggestions],
             }
         )
         return
-    if not entries:
+    if entries:
+        _own_table(cli, entries, default)
+    else:
         cli.note("no model is here yet; these fit this machine's memory:")
         for line in suggestion_lines(suggestions):
             cli.note(line)
         cli.note(f"to fetch one: radchat models pull {suggestions[-1].source}")
-        return
+    _elsewhere(cli, found, entries, show_all=show_all)
+
+
+def _own_table(cli: Cli, entries: list[ModelEntry], default: str | None) -> None:
     rows = [
         [
             "*" if entry.name == default else "",
@@ -63,10 +84,41 @@ def ls(ctx: typer.Context) -> None:
         cli.out(line)
 
 
+def _elsewhere(cli: Cli, found: list[Found], entries: list[ModelEntry], *, show_all: bool) -> None:
+    """What other programs have: named as ``-m`` takes it."""
+    here = {entry.source for entry in entries}
+    fit = [one for one in found if one.problem is None and one.ref not in here]
+    unfit = [one for one in found if one.problem is not None]
+    shown = [*fit, *(unfit if show_all else ())]
+    if shown:
+        if entries:
+            cli.out("")
+        rows = [
+            [
+                one_line(one.ref),
+                one_line(one.architecture),
+                one.quantisation,
+                one_line(one.size_label),
+                size(one.bytes) if one.bytes else "",
+                one_line(one.problem or ""),
+            ]
+            for one in shown
+        ]
+        head = ["elsewhere on this machine", "architecture", "as", "parameters", "size", ""]
+        for line in table(rows, head, right=frozenset((3, 4))):
+            cli.out(line.rstrip())
+    if fit:
+        cli.note(f"to run one of these: radchat -m {shlex.quote(fit[0].ref)}; converted once")
+    if unfit and not show_all:
+        cli.note(f"{len(unfit)} more can't be run: radchat models ls --all says why")
+
+
 @models_app.command("pull")
 def pull(
     ctx: typer.Context,
-    source: Annotated[str, typer.Argument(help="a folder, a .gguf file, org/name, smollm2-135m")],
+    source: Annotated[
+        str, typer.Argument(help="a folder, a .gguf file, org/name, ollama:NAME, smollm2-135m")
+    ],
     name: Annotated[str | None, typer.Option(help="what to call it here")] = None,
     from_file: Annotated[
         Path | None,
@@ -110,17 +162,11 @@ def show(ctx: typer.Context, model: Annotated[str | None, typer.Argument()] = No
     asked = model or cli.config.model
     entry = registry.choose(cli.places, asked)
     if cli.json:
-        cli.data(entry.to_json() | {"default": entry.name == _default_name(cli)})
+        more = {"default": entry.name == _default_name(cli), **about(entry)}
+        cli.data(entry.to_json() | more)
         return
-    cli.out(f"name          {entry.name}")
-    cli.out(f"architecture  {entry.architecture}, {_count(entry.parameters)} parameters")
-    cli.out(f"context       {entry.context_length:,} tokens")
-    cli.out(f"weights       from {entry.dtype_source}, sha256 {entry.weights_sha256}")
-    cli.out(f"on disk       {size(entry.bytes)} in {one_line(str(entry.folder))}")
-    cli.out(f"licence       {one_line(entry.license or 'not stated')}")
-    cli.out(f"source        {one_line(entry.source)}")
-    for step in entry.steps:
-        cli.out(f"found by      {one_line(step)}")
+    for line in show_lines(entry):
+        cli.out(line)
 
 
 @models_app.command("default")

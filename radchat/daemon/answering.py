@@ -122,6 +122,7 @@ class Answer:
             self._say(Event("notice", {"text": about, "code": "think"}))
 
         limit = options.context_limit(loaded, self.ask.options)
+        self.ask = replace(self.ask, default_system=loaded.model.system)
 
         def work() -> turns.Prepared:
             place = find_place(self._store, self.ask)

@@ -67,6 +67,7 @@ class Generate:
     think: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     only_terminal: bool = False
+    default_system: str | None = None  # the model's own, where a path begins and none is given
 
     def __post_init__(self) -> None:
         if not 1 <= self.n <= MAX_CHOICES:

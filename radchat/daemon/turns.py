@@ -91,7 +91,8 @@ def _plan_turn(store: Store, place: Place, ask: Generate) -> Plan:
         is_fork=is_fork,
         keep_head=keep_head,
     )
-    return _with_system(store, plan, ask.system)
+    first = ask.default_system if at is None else None  # the model's own begins a path only
+    return _with_system(store, plan, first if ask.system is None else ask.system)
 
 
 def _keeps_head(store: Store, place: Place, ask: Generate) -> bool:

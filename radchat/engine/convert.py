@@ -33,6 +33,7 @@ from radchat.engine.convert_write import (
     write_bytes,
     write_tensors,
 )
+from radchat.engine.family_templates import family_of
 from radchat.engine.model_config import DecoderConfig
 from radchat.errors import ModelBroken, RadchatError
 
@@ -108,7 +109,8 @@ def _fill(
             model.dtype_source,
         )
         about["license"] = about["license"] or model.meta.get("general.license")
-        tokenizer_files = _gguf_tokenizer_files(model.meta, config)
+        tokenizer_files, step = _gguf_tokenizer_files(model.meta, config)
+        about["steps"] = [*about["steps"], step]
     else:
         hf = read_hf(source)
         config, items, packed, dtype_source = hf.config, hf.items, [], hf.dtype_source
@@ -147,7 +149,10 @@ def _pretty(value: dict[str, Any]) -> bytes:
     return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
 
 
-def _gguf_tokenizer_files(meta: dict[str, Any], config: dict[str, Any]) -> dict[str, bytes]:
+def _gguf_tokenizer_files(
+    meta: dict[str, Any], config: dict[str, Any]
+) -> tuple[dict[str, bytes], str]:
+    """The files, and where the chat template is from."""
     from radchat.engine.convert_tokenizer import build_tokenizer
 
     built = build_tokenizer(meta)
@@ -165,10 +170,17 @@ def _gguf_tokenizer_files(meta: dict[str, Any], config: dict[str, Any]) -> dict[
         "tokenizer_config.json": _pretty(built.config),
         "generation_config.json": _pretty(generation),
     }
-    template = meta.get("tokenizer.chat_template")
-    if template:
-        files["chat_template.jinja"] = str(template).encode()
-    return files
+    template, step = meta.get("tokenizer.chat_template"), "chat template: the GGUF file's"
+    if not template:
+        family = family_of(meta)
+        if family is None:
+            raise ModelBroken(
+                "the file has no chat template, and its control tokens are of no family whose "
+                "template is known: such a model can complete, not chat"
+            )
+        template, step = family.template, f"chat template: {family.name}, by its control tokens"
+    files["chat_template.jinja"] = str(template).encode()
+    return files, step
 
 
 def _hf_tokenizer_files(source: Path, folder: Path) -> dict[str, bytes]:

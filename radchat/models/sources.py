@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Literal
 
 from radchat.errors import NotFound, UsageError
+from radchat.models import stores
+from radchat.models.found import Found
 
-Kind = Literal["folder", "gguf", "hub", "alias"]
+Kind = Literal["folder", "gguf", "hub", "alias", "store"]
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,95}")
 _HUB_ID = re.compile(r"[\w][\w.-]*/[\w][\w.-]*", re.ASCII)
 
@@ -59,12 +61,19 @@ class Source:
     text: str  # as one would type it again; paths absolute
     name: str  # what the model is called unless --name says otherwise
     path: Path | None = None
+    found: Found | None = None  # in another program's store
 
 
 def classify(text: str, aliases: Mapping[str, Alias] = ALIASES) -> Source:
-    """Decide what ``text`` is, touching only the local disk. Raises NotFound, UsageError."""
+    """Decide what ``text`` is, touching only the local disk.
+
+    Raises NotFound, UsageError; ModelBroken for what another program has and radchat can't run.
+    """
     if text in aliases:
         return Source("alias", text, text)
+    if stores.is_ref(text):
+        found = stores.resolve(text)
+        return Source("store", found.ref, _store_name(found.ref), found.path, found)
     path = Path(text).expanduser()
     is_written_as_path = text.startswith(("/", "./", "../", "~")) or text.endswith(".gguf")
     if path.is_dir() and ((path / "config.json").is_file() or is_written_as_path):
@@ -83,7 +92,7 @@ def classify(text: str, aliases: Mapping[str, Alias] = ALIASES) -> Source:
     hint = f"did you mean {near[0]}? " if near else ""
     raise NotFound(
         f"{text!r} is no model: {hint}Give a name like {', '.join(aliases)}, a hub id like "
-        "org/name, a Hugging Face folder or a .gguf file"
+        "org/name, a Hugging Face folder, a .gguf file or what radchat models ls shows"
     )
 
 
@@ -92,6 +101,14 @@ def _folder_name(path: Path) -> str:
     if path.parent.name == "snapshots" and path.parent.parent.name.startswith("models--"):
         return tidy_name(path.parent.parent.name.rpartition("--")[2])
     return tidy_name(path.name)
+
+
+def _store_name(ref: str) -> str:
+    """Begins with the store's, so that the hub's model of the same name is another."""
+    scheme, _, name = ref.partition(":")
+    if scheme != "ollama":  # publisher or repository, then the file: the file's name says it all
+        name = name.rpartition("/")[2].removesuffix(".gguf")
+    return tidy_name(f"{scheme}-{name.removeprefix('hf.co/')}")
 
 
 def tidy_name(text: str) -> str:

@@ -130,7 +130,9 @@ def gguf_file(
     """``weights`` as a GGUF file, matrices in ``quant``. A meta value of None leaves it out."""
     arch = arch or str(config["model_type"])
     writer = gguf.GGUFWriter(path, arch)
-    keys: dict[str, Any] = {
+    late = ("tokenizer.", "general.file_type", "split.")  # llama-quantize writes these at the end
+    keys: dict[str, Any] = {k: v for k, v in (meta or {}).items() if not k.startswith(late)}
+    keys |= {
         f"{arch}.context_length": config["max_position_embeddings"],
         f"{arch}.embedding_length": config["hidden_size"],
         f"{arch}.block_count": config["num_hidden_layers"],
