@@ -15,7 +15,6 @@ from pathlib import Path
 from prompt_toolkit.application import run_in_terminal
 from prompt_toolkit.application.current import set_app
 from prompt_toolkit.filters import Condition, is_searching
-from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.input import Input
 from prompt_toolkit.input.ansi_escape_sequences import ANSI_SEQUENCES
 from prompt_toolkit.input.typeahead import get_typeahead
@@ -27,9 +26,9 @@ from prompt_toolkit.search import SearchDirection, start_search
 from prompt_toolkit.shortcuts import PromptSession
 from prompt_toolkit.utils import is_dumb_terminal
 
+from radchat.chat.history import SessionHistory, open_history
 from radchat.chat.keyboard import waiting
-from radchat.chat.text import as_draft, join_surrogates, typed
-from radchat.paths import private_file
+from radchat.chat.text import as_draft, typed
 
 QUOTES = '"""'
 PASTE_LINES, PASTE_CHARS = 8, 1000
@@ -52,7 +51,7 @@ class Prompt:
     ) -> None:
         """``history`` None keeps none on disk; ``toolbar`` gives a line below the prompt, or ""."""
         self._pastes: list[str] = []
-        self._history = _history(history, self._expand)
+        self._history = open_history(history, self._expand)
         self._toolbar = toolbar
         self.had_text = False  # when Ctrl+C ended the last read
         self._starts_search = False
@@ -120,10 +119,12 @@ class Prompt:
         with contextlib.suppress(RuntimeError):  # the prompt has just ended
             loop.call_soon_threadsafe(above)
 
-    def keep_history(self, keeps: bool | None) -> None:
-        """Whether what is typed is for the history file; None: not known yet, told later."""
-        if isinstance(self._history, _CleanHistory):
-            self._history.keep(keeps)
+    def keep_history(self, keeps: bool | None, session: str = "") -> None:
+        """Whether what is typed is for the history file, and as said in which session (its id);
+        None: not known yet, told later.
+        """
+        if isinstance(self._history, SessionHistory):
+            self._history.keep(keeps, session)
 
     # --- pastes ---
 
@@ -193,41 +194,6 @@ class Prompt:
 
     def _is_empty(self) -> Condition:
         return Condition(lambda: not self._session.default_buffer.text)
-
-
-class _CleanHistory(FileHistory):
-    """History that no half of a surrogate, and no vanished disk, can break; pastes are in it whole:
-    their placeholders mean nothing in another chat.
-    """
-
-    def __init__(self, path: Path, whole: Callable[[str], str]) -> None:
-        super().__init__(path)
-        self._whole = whole
-        self._keeps: bool | None = True
-        self._held: list[str] = []  # until it is known whether they may be kept
-
-    def keep(self, keeps: bool | None) -> None:
-        self._keeps = keeps
-        if keeps is not None:
-            held, self._held = self._held, []
-            for string in held:
-                self.store_string(string)
-
-    def store_string(self, string: str) -> None:
-        if self._keeps is None:
-            self._held.append(string)
-        elif self._keeps:
-            with contextlib.suppress(OSError):
-                super().store_string(join_surrogates(self._whole(string)))
-
-
-def _history(path: Path | None, whole: Callable[[str], str]) -> History:
-    if path is None:
-        return InMemoryHistory()
-    try:
-        return _CleanHistory(private_file(path), whole)
-    except OSError:  # a read-only home is no reason not to talk
-        return InMemoryHistory()
 
 
 def is_open_block(text: str) -> bool:

@@ -128,7 +128,7 @@ class Chat:
         self.session = session
         if made:
             self._made.add(str(session["id"]))
-        self.prompt.keep_history(not self.is_ephemeral)
+        self.prompt.keep_history(not self.is_ephemeral, str(session["id"]))
         self.head = {"branch": session.get("branch"), "message": session.get("head")}
         self.has_talked = bool(session.get("messages"))
 

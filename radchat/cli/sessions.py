@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from radchat.chat.footer import count
+from radchat.chat.history_file import forget
 from radchat.chat.sessions_view import LISTED, listing
 from radchat.chat.text import one_line
 from radchat.cli import common, sessions_exchange, sessions_kept
@@ -110,6 +111,7 @@ def rm(
         _ask(cli, "sessions.show", session)  # not found is said before anything is asked
     cli.confirm(f"delete {named} for good?", yes=yes)
     result = cli.client.call("sessions.rm", where=cli.here()["where"], sessions=sessions)
+    _forget_typed(cli, [str(gone["id"]) for gone in result["removed"]])
     if cli.json:
         cli.data(result)
         return
@@ -123,6 +125,14 @@ sessions_app.command("prune")(sessions_kept.prune)
 sessions_app.command("verify")(sessions_kept.verify)
 sessions_app.command("export")(sessions_exchange.export)
 sessions_app.command("import")(sessions_exchange.import_)
+
+
+def _forget_typed(cli: common.Cli, ids: list[str]) -> None:
+    """What was typed in these sessions leaves the history file of the prompt."""
+    try:
+        forget(cli.places.history, ids)
+    except OSError as error:
+        cli.note(f"what was typed in them is still in {cli.places.history}: {error.strerror}")
 
 
 def _ask(cli: common.Cli, method: str, session: str | None, **args: Any) -> dict[str, Any]:

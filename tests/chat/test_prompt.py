@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from prompt_toolkit.input import PipeInput, create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
 from radchat.chat import commands
+from radchat.chat.history_file import forget
 from radchat.chat.prompt import Prompt, is_open_block, unquoted
 from radchat.errors import UsageError
 
@@ -149,6 +151,45 @@ def test_history_waits_until_it_is_known_whether_it_may_be_kept(
     prompt.keep_history(True)
     assert "open" in typed("open")
     assert "secret" not in path.read_text()
+
+
+def test_what_was_typed_in_a_session_is_taken_out_and_nothing_else(
+    keyboard: PipeInput, tmp_path: Path
+) -> None:
+    path = tmp_path / "history"
+    prompt = Prompt(history=path, input=keyboard, output=DummyOutput())
+    for session, words in (("aaaa", "walnut\x1b\r# 2026 bbbb"), ("bbbb", "pear"), ("aaaa", "fig")):
+        prompt.keep_history(None)  # until it is known which session it is
+        keyboard.send_text(f"{words}\r")
+        prompt.read("> ")
+        prompt.keep_history(True, session)
+    with path.open("a") as file:
+        file.write("\n# 2024-01-01 10:00:00.000000\n+of an older radchat\n")
+    before = path.read_bytes()
+    assert forget(path, ["cccc"]) == 0
+    assert path.read_bytes() == before
+    assert forget(path, ["aaaa", "cccc"]) == 2
+    assert b"walnut" not in path.read_bytes()
+    assert b"fig" not in path.read_bytes()
+    assert read(keyboard, "\x1b[A\r", history=path) == "of an older radchat"
+    path.write_bytes(path.read_bytes().partition(b"\n# 2024")[0])
+    assert read(keyboard, "\x1b[A\r", history=path) == "pear"
+    assert forget(tmp_path / "none", ["aaaa"]) == 0
+
+
+def test_a_history_file_that_vanished_is_made_again_as_private(
+    keyboard: PipeInput, tmp_path: Path
+) -> None:
+    path = tmp_path / "history"
+    prompt = Prompt(history=path, input=keyboard, output=DummyOutput())
+    path.unlink()
+    before = os.umask(0)
+    try:
+        keyboard.send_text("hello\r")
+        prompt.read("> ")
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == 0o600
 
 
 def test_without_a_history_file_nothing_is_written(keyboard: PipeInput, tmp_path: Path) -> None:
