@@ -196,7 +196,8 @@ class Daemon:
         while not self._app.stopping:
             await asyncio.sleep(CHECK_S)
             try:
-                await self._check()
+                if not self._app.stopping:  # then it is we who took the socket away
+                    await self._check()
             except Exception:
                 log.exception("the daemon's look at itself failed")
 

@@ -46,6 +46,7 @@ class Database:
         try:
             with self._translated():
                 schema.migrate(self._connection, path)
+            self.forget_removed()  # which a kill can have left undone
         except BaseException:
             self._connection.close()
             raise

@@ -2,8 +2,8 @@
 """What deletes: a session, or the messages of one that no name reaches. Nothing else does.
 
 Deleted words are overwritten where they were: in the tables and the text index (``secure_delete``,
-and an optimised index keeps no deleted entry), in the log, which is cut, and in the copies that
-migrations made, which go.
+and an optimised index keeps no deleted entry) and in the write-ahead log, which is cut, after a
+kill at the next open; the copies that migrations made go.
 """
 
 from __future__ import annotations
@@ -36,11 +36,12 @@ class Removal(Turns):
         shared = [m for m in shown if m in others]
         if dry_run:
             return Removed(session_id, tuple(doomed), 0, len(shared))
+        self._drop_backups()
         with self._db.write():
             self._db.do("DELETE FROM sessions WHERE id = ?", session_id)
             prompts = self._delete_messages(doomed)
             self._hand_over(shared)
-        self._overwrite()
+        self._db.forget_removed()
         return Removed(session_id, tuple(doomed), prompts, len(shared))
 
     def prune(self, session_id: str, *, unlabeled: bool = False, dry_run: bool = False) -> Removed:
@@ -60,6 +61,7 @@ class Removal(Turns):
         shared = [m for m in unnamed if m in others]
         if dry_run or not (unnamed or branches):
             return Removed(session_id, tuple(doomed), 0, len(shared), branches)
+        self._drop_backups()
         with self._db.write():
             for name in branches:
                 self._db.do("DELETE FROM branches WHERE session = ? AND name = ?", session_id, name)
@@ -69,7 +71,7 @@ class Removal(Turns):
                 )
             prompts = self._delete_messages(doomed)
             self._hand_over(shared, away_from=session_id)
-        self._overwrite()
+        self._db.forget_removed()
         return Removed(session_id, tuple(doomed), prompts, len(shared), branches)
 
     def _kept(
@@ -163,8 +165,8 @@ class Removal(Turns):
                 )
                 wanted.discard(message_id)
 
-    def _overwrite(self) -> None:
-        self._db.forget_removed()
+    def _drop_backups(self) -> None:
+        """First of all: what follows is whole again after a kill, and they would be left."""
         if self._db.path is not None:
             for copy in backups(self._db.path):
                 copy.unlink(missing_ok=True)

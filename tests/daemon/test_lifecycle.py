@@ -319,6 +319,19 @@ def test_stop_lets_a_short_answer_end_and_refuses_new_ones(home: Home) -> None:
     wait_until(lambda: not home.held)
 
 
+def test_a_daemon_that_takes_its_time_to_stop_makes_no_new_socket(home: Home) -> None:
+    client = home.client()
+    socket = Path(home.info.socket or "")
+    with client.stream("generate", text="slow 80") as events:  # more than a look at the socket
+        next(events)
+        client.call("stop")
+        for _ in events:
+            assert not socket.exists()
+    wait_until(lambda: not home.held)
+    assert not socket.exists()
+    assert "was removed" not in home.log()
+
+
 def test_forced_stop_cuts_an_answer_with_a_word(home: Home) -> None:
     client = home.client()
     with client.stream("generate", text="hang") as events:

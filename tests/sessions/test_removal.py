@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -149,6 +150,29 @@ def test_pruned_words_leave_the_disk_too(talk: Talk, home: Path, store: Store) -
     store.undo(talk.id)
     store.prune(talk.id)
     assert on_disk(home, "xylophonist") == []
+
+
+def test_a_kill_in_the_middle_of_a_removal_leaves_no_word_to_the_next_start(
+    talk: Talk, home: Path, store: Store, tmp_path: Path
+) -> None:
+    """Between the commit and what cuts the log: the files as they are on the disk then."""
+    talk.turn("xylophonist", "x")
+    Talk(store).turn("ordinary", "stay")
+    schema.backup_path(home / "radchat.db", 1).write_bytes(b"xylophonist")
+    after = tmp_path / "after"
+
+    def killed() -> None:
+        shutil.copytree(home, after)
+
+    store._db.forget_removed = killed  # type: ignore[method-assign]
+    store.remove(talk.id)
+    assert on_disk(after, "xylophonist") == ["radchat.db-wal"]
+    again = Store.open(after / "radchat.db", running_dir=after / "running")
+    assert on_disk(after, "xylophonist") == []
+    assert on_disk(after, "ordinary")
+    assert again.verify() == []
+    again.close()
+    assert on_disk(after, "xylophonist") == []
 
 
 def test_shared_messages_survive_the_session_that_wrote_them(talk: Talk, store: Store) -> None:
