@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from radchat.client import Client
-from radchat.errors import NotFound, Unreachable, UsageError
+from radchat.errors import InvalidInput, NotFound, Unreachable, UsageError
 from radchat.protocol import Event
 from tests.e2e.homes import Home, spoken, wait_until
 
@@ -42,6 +42,7 @@ class Message:
     parent: str | None
     role: str
     text: str
+    model: str | None = field(default=None, compare=False)
 
 
 @dataclass
@@ -88,6 +89,8 @@ class Life:
         kinds = {
             self.turn: 12, self.retry: 5, self.edit: 4, self.go_on: 3, self.fork: 4, self.move: 5,
             self.cut: 6, self.two_at_once: 3, self.evict: 3, self.remove: 1, self.look: 2,
+            self.another_model: 2, self.prune: 1, self.find: 1, self.copy: 1,
+            self.off_the_record: 1,
         }  # fmt: skip
         if deaths:
             kinds |= {self.kill: 3, self.kill_idle: 1, self.restart: 1}
@@ -141,7 +144,7 @@ class Life:
             assert answer["text"] == spoken(seen, answer["choice"])
             if answer["message"] is not None:
                 talk.messages[answer["message"]] = Message(
-                    answer["parent"], "assistant", answer["text"]
+                    answer["parent"], "assistant", answer["text"], answer["model"]
                 )
                 if answer["branch"] is not None:
                     talk.branches[answer["branch"]] = answer["message"]
@@ -152,6 +155,15 @@ class Life:
         text = self._words()
         self._book(self._generate(self._pick(), text=text), text)
 
+    def another_model(self) -> None:
+        text = self._words()
+        model = self.random.choice(("tiny", "other"))
+        self._book(self._generate(self._pick(), text=text, model=model), text)
+
+    def off_the_record(self) -> None:
+        """An ephemeral chat: in nobody's books."""
+        self._generate(None, text=self._words(), ephemeral=True)
+
     def retry(self) -> None:
         """The same prompt, whatever the cache did meanwhile: the same words, at least as far as
         the shorter goes.
@@ -160,12 +172,13 @@ class Life:
         if found is None:
             return
         session, talk = found
-        answers = [i for i, m in talk.messages.items() if m.role == "assistant"]
+        answers = [i for i, m in talk.messages.items() if m.role == "assistant" and m.model]
         if not answers:
             return
         old = talk.messages[self.random.choice(answers)]
         tokens = self.random.choice((5, LONGEST))
-        seen = self._generate(session, kind="retry", ref=old.parent, tokens=tokens)
+        asked = {"ref": old.parent, "model": old.model}
+        seen = self._generate(session, kind="retry", tokens=tokens, **asked)
         self._book(seen, None)
         new = seen[-1].data["branches"][0]["text"]
         shorter = min(len(new), len(old.text))
@@ -187,15 +200,20 @@ class Life:
         if found is None:
             return
         session, talk = found
-        answers = [i for i, m in talk.messages.items() if m.role == "assistant"]
+        answers = [i for i, m in talk.messages.items() if m.role == "assistant" and m.model]
         if not answers:
             return
         ref = self.random.choice(answers)
-        seen = self._generate(session, kind="continue", ref=ref, tokens=9)
+        old = talk.messages[ref]
+        try:
+            seen = self._generate(session, kind="continue", ref=ref, tokens=9, model=old.model)
+        except InvalidInput:
+            assert old.model == "other"  # whose answers may end by themselves
+            return
         answer = seen[-1].data["branches"][0]
-        assert answer["text"].startswith(talk.messages[ref].text)
+        assert answer["text"].startswith(old.text)
         talk.messages[answer["message"]] = Message(
-            talk.messages[ref].parent, "assistant", answer["text"]
+            old.parent, "assistant", answer["text"], answer["model"]
         )
         if answer["branch"] is not None:
             talk.branches[answer["branch"]] = answer["message"]
@@ -276,6 +294,55 @@ class Life:
         self.call("sessions.rm", sessions=[session])
         del self.talks[session]
 
+    def prune(self) -> None:
+        """What a branch reaches stays; of the rest, what was found afterwards."""
+        found = self._talk()
+        if found is None:
+            return
+        self._idle()
+        session, talk = found
+        self.call("sessions.prune", session=session)
+        left = {message["id"] for message in self._tree(session)["messages"]}
+        for end in talk.branches.values():
+            at: str | None = end
+            while at is not None:
+                assert at in left, "a message that a branch reaches was pruned"
+                at = talk.messages[at].parent
+        talk.messages = {i: m for i, m in talk.messages.items() if i in left}
+
+    def find(self) -> None:
+        """A message is found by its number, where it is."""
+        found = self._talk()
+        if found is None:
+            return
+        ref, message = self.random.choice(list(found[1].messages.items()))
+        if message.role == "user":
+            hits = self.client().call("sessions.search", query=message.text, limit=100)
+            assert ref in {hit["message"] for hit in hits["hits"]}, hits
+
+    def copy(self) -> None:
+        """Exported and imported, it is another session of the same words."""
+        found = self._talk()
+        if found is None or len(self.talks) >= SESSIONS:
+            return
+        session, talk = found
+        text = self.call("sessions.export", session=session, format="json")["text"]
+        files = [{"name": "copy.json", "text": text}]
+        made = self.call("sessions.import", files=files)["sessions"][0]["id"]
+        tree = self._tree(made)
+        words = sorted((m["role"], m["text"]) for m in tree["messages"])
+        assert words == sorted((m.role, m.text) for m in talk.messages.values())
+        assert set(tree["branches"]) == set(talk.branches)
+        by: dict[str, set[str | None]] = {}
+        for old in talk.messages.values():
+            by.setdefault(old.text, set()).add(old.model)
+        messages = {}
+        for m in tree["messages"]:
+            models = by[m["text"]]  # of two with the same words it is not known which is whose
+            model = next(iter(models)) if len(models) == 1 else None
+            messages[m["id"]] = Message(m["parent"], m["role"], m["text"], model)
+        self.talks[made] = Talk(messages, tree["branches"])
+
     def look(self) -> None:
         for method in ("cache.stats", "cache.tree", "cache.ls", "models.ps"):
             self.client().call(method)
@@ -332,8 +399,10 @@ class Life:
             assert answer is not None, "an answer that was shown is gone"
         if answer is not None:
             assert answer["text"].startswith(shown)
-            assert answer["finish_reason"] in ("abort", "length")
-            talk.messages[answer["id"]] = Message(init["user"], "assistant", answer["text"])
+            assert answer["finish_reason"] in ("abort", "length", "stop")
+            talk.messages[answer["id"]] = Message(
+                init["user"], "assistant", answer["text"], init["model"]
+            )
         talk.branches = self._tree(init["session"])["branches"]
 
     def _adopt(self, session: str, text: str) -> None:
@@ -346,17 +415,19 @@ class Life:
         talk.branches = tree["branches"]
 
     def _forget_strangers(self) -> None:
-        for found in self.call("sessions.list")["sessions"]:
-            if found["id"] not in self.talks:
-                self.call("sessions.rm", sessions=[found["id"]])
+        for found in self._listed() - set(self.talks):
+            self.call("sessions.rm", sessions=[found])
+
+    def _listed(self) -> set[str]:
+        rows = self.call("sessions.list")["sessions"]
+        return {row["id"] for row in rows if not row["ephemeral"]}
 
     def _tree(self, session: str) -> dict[str, Any]:
         return self.call("tree", session=session)
 
     def check(self) -> None:
         """All sessions are as the books say."""
-        listed = {found["id"] for found in self.call("sessions.list")["sessions"]}
-        assert listed == set(self.talks)
+        assert self._listed() == set(self.talks)
         for session, talk in self.talks.items():
             tree = self._tree(session)
             found = {m["id"]: Message(m["parent"], m["role"], m["text"]) for m in tree["messages"]}

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import Homes, homes, sources, tiny
+from tests.e2e.conftest import Homes, homes, other, sources, tiny
 from tests.e2e.homes import Home, alive, wait_until
 from tests.slow.life import Life
 
-__all__ = ["homes", "sources", "tiny"]  # fixtures
+__all__ = ["homes", "other", "sources", "tiny"]  # fixtures
 
 SECONDS = float(os.environ.get("SOAK_SECONDS", "240"))
 SEED = int(os.environ.get("SOAK_SEED", random.randrange(10**6)))
@@ -79,8 +79,10 @@ def live(life: Life, seconds: float, *, deaths: bool) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(int(SECONDS * 3 + 600))
-def test_a_random_life_is_what_its_books_say(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
-    home: Home = homes(RADCHAT_KV_DEVICE="2048tok")
+def test_a_random_life_is_what_its_books_say(
+    homes: Homes, tiny: Path, other: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home: Home = homes({"tiny": tiny, "other": other}, RADCHAT_KV_DEVICE="2048tok")
     for name, value in home.env.items():  # of the daemons that this process starts
         monkeypatch.setenv(name, value)
     life = Life(home, SEED)
