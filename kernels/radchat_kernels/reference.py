@@ -5,6 +5,9 @@ It reads the segments, not the items, so it also judges the planner. One row at 
     s_t = scale * q · k_t          over the tokens t the row sees
     o   = Σ exp(s_t - lse) v_t     lse = log Σ exp(s_t)
 
+A cap on the scores (softcap c) makes them c * tanh(s_t / c) first. A head's sink b is one more
+score whose value is zero: o = Σ exp(s_t - lse) v_t with lse = log(exp(b) + Σ exp(s_t)).
+
 A row of no segment sees nothing: o = 0, lse = -inf.
 """
 
@@ -16,8 +19,20 @@ from torch import Tensor
 from radchat_kernels.plan import Plan
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, plan: Plan, scale: float) -> tuple[Tensor, Tensor]:
-    """Read q [T, HQ, D] and the pool k, v [NP, P, HKV, D]; give o [T, HQ, D] and lse [T, HQ]."""
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    plan: Plan,
+    scale: float,
+    *,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Read q [T, HQ, D] and the pool k, v [NP, P, HKV, D]; give o [T, HQ, D] and lse [T, HQ].
+
+    softcap: a positive number; sinks: [HQ].
+    """
     num_heads, num_kv_heads = q.shape[1], k.shape[2]
     group = num_heads // num_kv_heads  # query head h reads KV head h // group
     out = torch.zeros(q.shape, dtype=torch.float64)
@@ -32,7 +47,11 @@ def attend(q: Tensor, k: Tensor, v: Tensor, plan: Plan, scale: float) -> tuple[T
             keys = k[pages, slots].double().repeat_interleave(group, dim=1)  # [tokens, HQ, D]
             values = v[pages, slots].double().repeat_interleave(group, dim=1)
             scores = scale * torch.einsum("hd,thd->ht", q[row].double(), keys)
+            if softcap is not None:
+                scores = softcap * (scores / softcap).tanh()
             lse[row] = scores.logsumexp(dim=-1)
+            if sinks is not None:
+                lse[row] = torch.logaddexp(lse[row], sinks.double())
             weights = (scores - lse[row, :, None]).exp()
             out[row] = torch.einsum("ht,thd->hd", weights, values)
     return out, lse

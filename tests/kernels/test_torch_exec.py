@@ -11,9 +11,12 @@ from itertools import pairwise
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from radchat_kernels import Plan, Segment, attend, plan, reference, store
-from radchat_kernels.torch_exec import MIN_RUN_TOKENS, PADDED_MAX_TOKENS, merge
+from radchat_kernels import Plan, Segment, attend, plan, reference, store, torch_ops
+from radchat_kernels.torch_exec import merge
+from radchat_kernels.torch_prepare import MIN_RUN_TOKENS, PADDED_MAX_TOKENS
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 3e-6, torch.bfloat16: 3e-2}
 
@@ -69,10 +72,16 @@ class Step:
     def plan(self, window: int | None = None) -> Plan:
         return plan(self.segments, self.page_size, window)
 
-    def check(self, window: int | None = None) -> None:
+    def check(
+        self,
+        window: int | None = None,
+        softcap: float | None = None,
+        sinks: torch.Tensor | None = None,
+    ) -> None:
         made = self.plan(window)
-        got = attend(self.q, self.k, self.v, made, self.scale)
-        want, _ = reference.attend(self.q, self.k, self.v, made, self.scale)
+        args = (self.q, self.k, self.v, made, self.scale)
+        got = attend(*args, softcap=softcap, sinks=sinks)
+        want, _ = reference.attend(*args, softcap=softcap, sinks=sinks)
         assert got.dtype == self.dtype
         assert got.shape == self.q.shape
         torch.testing.assert_close(
@@ -106,7 +115,7 @@ def test_query_heads_share_kv_heads(kv_heads: int, group: int, dtype: torch.dtyp
 
 
 @DTYPES
-@pytest.mark.parametrize("dim", [16, 60, 64, 80, 128])
+@pytest.mark.parametrize("dim", [16, 60, 64, 80, 96, 128, 256])
 def test_head_dims(dim: int, dtype: torch.dtype) -> None:
     Step(MIXED, dim=dim, dtype=dtype).check()
 
@@ -152,6 +161,81 @@ def test_a_sliding_window(window: int | None, order: str, dtype: torch.dtype) ->
     Step([*MIXED, (70, 40)], order=order, dtype=dtype).check(window)
 
 
+def sinks_of(num_heads: int) -> torch.Tensor:
+    """From what no row notices to what takes most of its weight."""
+    return torch.linspace(-6, 4, num_heads)
+
+
+@DTYPES
+@pytest.mark.parametrize("softcap", [0.5, 30.0])
+@pytest.mark.parametrize("window", [None, 5, 17])
+@pytest.mark.parametrize("order", ["shuffled", "consecutive"])
+def test_capped_scores(softcap: float, window: int | None, order: str, dtype: torch.dtype) -> None:
+    Step([*MIXED, (70, 40)], order=order, dtype=dtype).check(window, softcap)
+
+
+@DTYPES
+@pytest.mark.parametrize("softcap", [None, 2.0])
+@pytest.mark.parametrize("window", [None, 1, 5, 17])
+@pytest.mark.parametrize("lens", [[*MIXED, (70, 40)], [(40, 1), (0, 1), (90, 1)], [(0, 1)]])
+def test_sinks(
+    lens: list[tuple[int, int]], window: int | None, softcap: float | None, dtype: torch.dtype
+) -> None:
+    Step(lens, dtype=dtype).check(window, softcap, sinks_of(4))
+
+
+@pytest.mark.parametrize("most", [1, 7, 100])
+@pytest.mark.parametrize("window", [None, 9])
+def test_capped_scores_in_several_turns_are_the_same(
+    most: int, window: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch_ops, "MOST_SCORES", most * 4 * 70)
+    Step([(0, 90), (13, 70), (70, 3)], dtype=torch.float64).check(window, 1.5)
+
+
+LENS = st.lists(st.tuples(st.integers(0, 70), st.integers(0, 40)), min_size=1, max_size=5)
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    lens=LENS.filter(lambda lens: any(start + new for start, new in lens)),
+    page_size=st.sampled_from([1, 3, 16]),
+    kv_heads=st.integers(1, 3),
+    group=st.integers(1, 4),
+    dim=st.sampled_from([8, 16, 24, 40]),
+    window=st.none() | st.integers(1, 60),
+    softcap=st.none() | st.floats(0.2, 50),
+    with_sinks=st.booleans(),
+    order=st.sampled_from(["shuffled", "consecutive"]),
+    dtype=st.sampled_from([torch.float64, torch.float32]),
+    seed=st.integers(0, 1000),
+)
+def test_any_step_on_any_pages_with_any_scoring(
+    lens: list[tuple[int, int]],
+    page_size: int,
+    kv_heads: int,
+    group: int,
+    dim: int,
+    window: int | None,
+    softcap: float | None,
+    with_sinks: bool,
+    order: str,
+    dtype: torch.dtype,
+    seed: int,
+) -> None:
+    step = Step(
+        lens,
+        page_size=page_size,
+        kv_heads=kv_heads,
+        group=group,
+        dim=dim,
+        order=order,
+        dtype=dtype,
+        seed=seed,
+    )
+    step.check(window, softcap, sinks_of(kv_heads * group) if with_sinks else None)
+
+
 def test_rows_of_no_segment_are_zero() -> None:
     step = Step([(3, 2), (5, 1)])
     q = torch.cat([step.q, step.q])
@@ -160,6 +244,8 @@ def test_rows_of_no_segment_are_zero() -> None:
     want, lse = reference.attend(q, step.k, step.v, made, step.scale)
     assert (got[3:] == 0).all()
     assert (lse[3:] == -torch.inf).all()
+    capped = attend(q, step.k, step.v, made, step.scale, softcap=1.0, sinks=sinks_of(4))
+    assert (capped[3:] == 0).all()
     torch.testing.assert_close(got.double(), want, rtol=3e-6, atol=3e-6)
 
 

@@ -1,0 +1,228 @@
+"""What the torch executor settles once per plan and then does in every layer: calls and places.
+
+Index tensors, masks and where each partial result goes; nothing of a layer's K, V or scoring.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from radchat_kernels.plan import Item, Plan
+
+# Measured on 2 cores (Xeon with AMX), 9 heads on 3 KV heads × 64; docs/adr/0005-attention-plan.md.
+MIN_RUN_TOKENS = 512  # shorter runs on average: one gather costs less than a call for each run
+PADDED_MAX_TOKENS = 256  # lone rows up to here: copying costs less than a call for each row
+
+
+@dataclass(slots=True)
+class Call:
+    """One flash call: rows ``[row, row + count)`` × tokens from slot ``slot`` of pool or gather."""
+
+    row: int
+    count: int
+    gathered: bool
+    slot: int
+    num_tokens: int
+    causal: bool
+    mask: Tensor | None  # [1, 1, count, num_tokens], 0 or -inf
+    pieces: list[tuple[int, int, bool, int]]  # (from row, rows, is the row's only part, to row)
+
+
+@dataclass(slots=True)
+class Padded:
+    """Lone rows over few tokens: one call, [B, KV heads, group, tokens]."""
+
+    rows: Tensor  # [B]
+    slots: Tensor  # [B * num_tokens]; padding repeats a row's last slot, which is written
+    num_tokens: int
+    mask: Tensor | None  # [B, 1, 1, num_tokens], 0 or -inf
+    only: tuple[Tensor, Tensor] | None = None  # (index into rows, row of the output)
+    parts: tuple[Tensor, Tensor] | None = None  # (index into rows, slot among the parts)
+
+
+@dataclass(slots=True)
+class Merge:
+    """Rows with ``num_parts`` partial results each, at ``[begin, begin + parts * rows)``."""
+
+    num_parts: int
+    begin: int
+    rows: Tensor  # [R]
+
+
+@dataclass(slots=True)
+class Prepared:
+    calls: list[Call]
+    padded: Padded | None
+    gather: Tensor | None  # page ids copied side by side
+    merges: list[Merge]
+    num_parts: int
+    covers_all: bool  # no row without tokens
+    is_single: bool  # one call for all rows, in order: its output is the answer
+
+
+def prepared(plan: Plan, num_rows: int, dtype: torch.dtype) -> Prepared:
+    assert num_rows >= plan.num_rows, "more rows planned than given"
+    key = f"torch {dtype} {num_rows}"
+    found = plan.scratch.get(key)
+    if found is None:
+        found = plan.scratch[key] = _prepare(plan, num_rows, dtype)
+    assert isinstance(found, Prepared)
+    return found
+
+
+def _prepare(plan: Plan, num_rows: int, dtype: torch.dtype) -> Prepared:
+    lone = [i for i in plan.items if _is_lone(i)]
+    in_order = sorted(lone, key=lambda i: i.row_begin)
+    if len(lone) < 2:
+        lone = in_order = []
+    gather: list[int] = []
+    calls = [
+        c for i in plan.items if not lone or not _is_lone(i) for c in _calls(i, plan, gather, dtype)
+    ]
+    padded = _pad(in_order, plan.page_size, dtype) if in_order else None
+    merges, num_parts, covers_all = _place(calls, in_order, padded, num_rows)
+    if padded is not None:
+        is_single = not calls and [i.row_begin for i in in_order] == list(range(num_rows))
+    else:
+        is_single = len(calls) == 1 and (calls[0].row, calls[0].count) == (0, num_rows)
+    return Prepared(
+        calls,
+        padded,
+        torch.tensor(gather) if gather else None,
+        merges,
+        num_parts,
+        covers_all,
+        is_single,
+    )
+
+
+def _is_lone(item: Item) -> bool:
+    return item.row_count == 1 and item.tok_end - item.tok_begin <= PADDED_MAX_TOKENS
+
+
+def _calls(item: Item, plan: Plan, gather: list[int], dtype: torch.dtype) -> list[Call]:
+    """A call for each run of consecutive pages, or one for all, their ids put into ``gather``."""
+    size, num_tokens = plan.page_size, item.tok_end - item.tok_begin
+    first = item.tok_begin // size
+    pages = list(item.table[first : -(-item.tok_end // size)])
+    runs = _runs(pages)
+    splits = not item.causal and item.window is None  # only then may the tokens be cut
+    if len(runs) == 1 or (splits and num_tokens >= MIN_RUN_TOKENS * len(runs)):
+        spans = [(first + a, first + b, pages[a] * size, False) for a, b in runs]
+    else:
+        spans = [(first, first + len(pages), len(gather) * size, True)]
+        gather += pages
+    mask = _window_mask(item, dtype) if item.window is not None else None
+    calls = []
+    for a, b, slot, gathered in spans:
+        begin, end = max(item.tok_begin, a * size), min(item.tok_end, b * size)
+        calls.append(
+            Call(
+                item.row_begin,
+                item.row_count,
+                gathered,
+                slot + begin - a * size,
+                end - begin,
+                item.causal,
+                mask,
+                [],
+            )
+        )
+    return calls
+
+
+def _runs(pages: Sequence[int]) -> list[tuple[int, int]]:
+    """Half-open ranges of ``pages`` in which ids go up by one."""
+    if pages[-1] - pages[0] == len(pages) - 1 and pages == list(
+        range(pages[0], pages[0] + len(pages))
+    ):
+        return [(0, len(pages))]
+    ids = torch.tensor(pages)
+    cuts = [0, *((ids[1:] != ids[:-1] + 1).nonzero().flatten() + 1).tolist(), len(pages)]
+    return list(pairwise(cuts))
+
+
+def _window_mask(item: Item, dtype: torch.dtype) -> Tensor:
+    """Row i is token tok_end + i and sees tokens above tok_end + i - window."""
+    assert item.window is not None
+    tokens = torch.arange(item.tok_begin, item.tok_end)
+    lowest = torch.arange(item.row_count) + (item.tok_end - item.window)
+    return _additive(tokens[None, :] > lowest[:, None], dtype)[None, None]
+
+
+def _additive(visible: Tensor, dtype: torch.dtype) -> Tensor:
+    return torch.zeros(visible.shape, dtype=dtype).masked_fill(~visible, -torch.inf)
+
+
+def _pad(items: Sequence[Item], size: int, dtype: torch.dtype) -> Padded:
+    lens = torch.tensor([i.tok_end - i.tok_begin for i in items])
+    num_tokens = int(lens.max())
+    firsts = [i.tok_begin // size for i in items]
+    tables = [list(i.table[f : -(-i.tok_end // size)]) for i, f in zip(items, firsts, strict=True)]
+    width = max(map(len, tables))
+    pages = torch.tensor([t + [0] * (width - len(t)) for t in tables])
+    steps = torch.arange(num_tokens).expand(len(items), -1)
+    offsets = torch.tensor([i.tok_begin % size for i in items])[:, None]
+    at = steps.minimum(lens[:, None] - 1) + offsets
+    slots = pages.gather(1, at // size) * size + at % size
+    mask = None
+    if int(lens.min()) < num_tokens:
+        mask = _additive(steps < lens[:, None], dtype)[:, None, None, :]
+    rows = torch.tensor([i.row_begin for i in items])
+    return Padded(rows, slots.flatten(), num_tokens, mask)
+
+
+def _place(
+    calls: list[Call], lone: Sequence[Item], padded: Padded | None, num_rows: int
+) -> tuple[list[Merge], int, bool]:
+    """Say where each part goes: straight to the output, or among the parts of a merge.
+
+    Rows are cut where the set of calls that cover them changes. Ranges with equally many parts are
+    merged together, laid out [part, row], so that a merge reads views.
+    """
+    spans = [(c.row, c.row + c.count) for c in calls]
+    spans += [(i.row_begin, i.row_begin + 1) for i in lone]
+    edges = sorted({0, num_rows, *(e for span in spans for e in span)})
+    covers: list[list[int]] = [[] for _ in edges[:-1]]
+    for index, (begin, end) in enumerate(spans):
+        for block in range(bisect_left(edges, begin), bisect_left(edges, end)):
+            covers[block].append(index)
+    only: list[tuple[int, int]] = []
+    parts: list[tuple[int, int]] = []
+
+    def place(index: int, at: int, count: int, is_only: bool, to: int) -> None:
+        if index < len(calls):
+            calls[index].pieces.append((at - spans[index][0], count, is_only, to))
+        else:
+            (only if is_only else parts).append((index - len(calls), to))
+
+    num_parts, merges = 0, []
+    for n in sorted({len(c) for c in covers}):
+        blocks = [(edges[b], edges[b + 1], c) for b, c in enumerate(covers) if len(c) == n]
+        rows = [row for begin, end, _ in blocks for row in range(begin, end)]
+        done = 0
+        for begin, end, indices in blocks:
+            for part, index in enumerate(indices):
+                to = begin if n == 1 else num_parts + part * len(rows) + done
+                place(index, begin, end - begin, n == 1, to)
+            done += end - begin
+        if n > 1:
+            merges.append(Merge(n, num_parts, torch.tensor(rows)))
+            num_parts += n * len(rows)
+    if padded is not None:
+        padded.only = _columns(only)
+        padded.parts = _columns(parts)
+    return merges, num_parts, all(covers)
+
+
+def _columns(pairs: list[tuple[int, int]]) -> tuple[Tensor, Tensor] | None:
+    if not pairs:
+        return None
+    first, second = torch.tensor(pairs).T.contiguous()
+    return first, second
