@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 # where neither the model nor its source says: daemon/options.py
 FALLBACK = {"temperature": 0.7, "top_p": 0.95}
 SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+_RUNS_ON = {
+    "decoder": "radchat's own decoder",
+    "transformers": "transformers' classes, with radchat's attention and KV (slower)",
+}
 _MARKS = (  # what of a template's text tells which feature it has
     ("tools", "tools"),
     ("enable_thinking", "thinking can be switched (--think)"),
@@ -88,7 +92,8 @@ def show_lines(entry: ModelEntry) -> list[str]:
     lines = [
         f"name          {entry.name}",
         f"architecture  {one_line(entry.architecture)}, {entry.parameters:,} parameters",
-        f"context       {entry.context_length:,} tokens",
+        f"runs on       {_RUNS_ON.get(entry.runs_on, one_line(entry.runs_on))}",
+        f"context       {one_line(entry.context_limit or f'{entry.context_length:,} tokens')}",
         f"weights       from {one_line(entry.dtype_source)}, sha256 {entry.weights_sha256}",
         f"on disk       {size(entry.bytes)} in {one_line(str(entry.folder))}",
         f"licence       {one_line(entry.license or 'not stated')}",

@@ -54,20 +54,26 @@ def read_hf(folder: Path) -> HfModel:
             f"{folder}: weights quantized by {method} are not supported; "
             "take the unquantized model, or a GGUF file of it"
         )
-    found: Found = {}
-    for path in _weight_files(folder):
-        read = _read_safetensors if path.suffix == ".safetensors" else _read_bin
-        found.update(read(path))
+    found = read_tensors(folder)
     drop_head = bool(config.get("tie_word_embeddings", False))
     names = [
         name
         for name in found
         if not name.endswith(_LEFT_OUT) and not (drop_head and name == "lm_head.weight")
     ]
-    dtype_source = _main_dtype(folder, {name: found[name] for name in names})
+    dtype_source = main_dtype(folder, {name: found[name] for name in names})
     store = torch.float32 if dtype_source == "F32" else torch.bfloat16
     items = [Item(name, found[name][1], store, found[name][2]) for name in names]
     return HfModel(config, items, dtype_source)
+
+
+def read_tensors(folder: Path) -> Found:
+    """Every tensor of the folder's weight files; none is read yet."""
+    found: Found = {}
+    for path in _weight_files(folder):
+        read = _read_safetensors if path.suffix == ".safetensors" else _read_bin
+        found.update(read(path))
+    return found
 
 
 def _weight_files(folder: Path) -> list[Path]:
@@ -124,7 +130,7 @@ def _read_bin(path: Path) -> Found:
     }
 
 
-def _main_dtype(folder: Path, found: Found) -> str:
+def main_dtype(folder: Path, found: Found) -> str:
     """The dtype most elements have. Anything but a float is refused: it needs a scheme we lack."""
     elements: Counter[str] = Counter()
     for name, (dtype, shape, _) in found.items():

@@ -22,10 +22,12 @@ DTYPE_NAMES = {
     torch.bfloat16: "BF16",
     torch.float16: "F16",
     torch.uint8: "U8",
+    torch.int64: "I64",
 }
 
 OpenFile = Callable[[Path], BinaryIO]
 Report = Callable[[int, int], None]  # bytes done, bytes in all
+Progress = Callable[[str, int, int], None]  # of a conversion: step, bytes done, bytes in all
 
 
 @dataclass(frozen=True, slots=True)

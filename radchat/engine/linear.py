@@ -8,7 +8,7 @@ from torch.nn import functional
 
 
 class Linear:
-    """``x @ weight.T + bias``; weight [out, in], x [rows, in].
+    """``x @ weight.T + bias``; weight [out, in], x [..., in].
 
     bf16 weights on a CPU with bf16 instructions are kept in oneDNN's blocked order, made here
     once: a decode step then reads them in 60-75 % of the time, and prefill is the same. The
@@ -22,7 +22,7 @@ class Linear:
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         self._bias = bias
-        self._is_packed = _can_pack(weight)
+        self._is_packed = can_pack(weight)
         self._weight = (
             torch.ops.mkldnn._reorder_linear_weight(weight, None)  # noqa: SLF001
             if self._is_packed
@@ -38,7 +38,8 @@ class Linear:
         return functional.linear(x, self._weight, self._bias)
 
 
-def _can_pack(weight: Tensor) -> bool:
+def can_pack(weight: Tensor) -> bool:
+    """Whether this CPU has a faster form for ``weight``."""
     ops = torch.ops.mkldnn
     return (
         weight.dtype == torch.bfloat16

@@ -19,6 +19,7 @@ from radchat.engine.checks import wants_checks
 from radchat.engine.decoder import Decoder, DecoderConfig
 from radchat.engine.detokenize import StopChecker
 from radchat.engine.engine import Engine
+from radchat.engine.forward import Forward, KVShape
 from radchat.engine.kv_pool import KVPool
 from radchat.engine.memory import PAGE_SIZE, Need, available, need, num_pages
 from radchat.engine.prefix_cache import PrefixCache
@@ -26,7 +27,7 @@ from radchat.engine.request import Request
 from radchat.engine.scheduler import SchedulerOptions
 from radchat.engine.template import Template
 from radchat.engine.tokenizer import Tokenizer
-from radchat.engine.weights import fingerprint, load_weights, read_about
+from radchat.engine.weights import fingerprint, load_weights, read_about, repair
 from radchat.errors import ModelBroken, UsageError
 from radchat_kernels import Plan
 
@@ -41,7 +42,7 @@ class LoadedModel:
     folder: Path
     asked_dtype: str
     dtype: str
-    decoder: Decoder
+    decoder: Forward
     tokenizer: Tokenizer
     template: Template
     stop_ids: frozenset[int]
@@ -84,10 +85,14 @@ def resolve_dtype(name: str) -> str:
 def needs(folder: Path, dtype: str, kv_budget: Size | None = None) -> Need:
     """What loading this takes, from its small files. Raises as ``load`` does."""
     about, chosen = read_about(folder), resolve_dtype(dtype)
-    config = DecoderConfig.from_hf(_json(folder / "config.json"))
     weights = int(about["parameters"]) * DTYPES[chosen].itemsize
-    token_bytes = _token_bytes(config, chosen)
-    return need(folder.name, weights, kv_budget, token_bytes, config.max_position_embeddings)
+    if about.get("runs_on") == "transformers":
+        shape, context = KVShape.from_json(about["kv_shape"]), int(about["context_length"])
+    else:
+        config = DecoderConfig.from_hf(_json(folder / "config.json"))
+        shape, context = KVShape.of(config), config.max_position_embeddings
+    token_bytes = shape.num_values * DTYPES[chosen].itemsize
+    return need(folder.name, weights, kv_budget, token_bytes, context)
 
 
 def load(
@@ -104,16 +109,14 @@ def load(
     """
     about = read_about(folder)
     chosen = resolve_dtype(dtype)
-    config = DecoderConfig.from_hf(_json(folder / "config.json"))
+    config = _json(folder / "config.json")
+    is_general = about.get("runs_on") == "transformers"
+    if not is_general:
+        DecoderConfig.from_hf(config)  # refuses at once what it can't run
     progress(0.1)
     tokenizer = Tokenizer(folder)
     progress(0.4)
     template = Template.load(folder, tokenizer)
-    if config.vocab_size < tokenizer.vocab_size:
-        raise ModelBroken(
-            f"{folder.name}: the tokenizer has {tokenizer.vocab_size} ids and the model rows for "
-            f"{config.vocab_size}"
-        )
     progress(0.6)
     needed = needs(folder, chosen)
     needed.require(available() if free_bytes is None else free_bytes)
@@ -122,8 +125,15 @@ def load(
     eos_ids = [] if eos is None else [eos] if isinstance(eos, int) else list(eos)
     sampling = {key: generation[key] for key in SAMPLING if generation.get(key) is not None}
     defaults = dict(about.get("defaults") or {})  # that came with it from another program
-    decoder = Decoder(config, load_weights(folder, DTYPES[chosen]), DTYPES[chosen])
+    open_ = _open_general if is_general else _open_decoder
+    decoder = open_(folder, config, DTYPES[chosen])
+    if decoder.config.vocab_size < tokenizer.vocab_size:
+        raise ModelBroken(
+            f"{folder.name}: the tokenizer has {tokenizer.vocab_size} ids and the model rows for "
+            f"{decoder.config.vocab_size}"
+        )
     progress(1.0)
+    layout = f"[layers,2,pages,{PAGE_SIZE},heads,dim]" + " transformers" * is_general
     return LoadedModel(
         folder=folder,
         asked_dtype=dtype,
@@ -134,10 +144,30 @@ def load(
         stop_ids=template.stop_ids(eos_ids),
         sampling=sampling | {k: v for k, v in defaults.items() if k != "system"},
         system=defaults.get("system"),
-        fingerprint=fingerprint(folder, DTYPES[chosen], f"[layers,2,pages,{PAGE_SIZE},heads,dim]"),
+        fingerprint=fingerprint(folder, DTYPES[chosen], layout),
         num_bytes=needed.weights,
         is_mapped=_is_stored_as(chosen, about),
     )
+
+
+def _open_decoder(folder: Path, config: dict[str, Any], dtype: torch.dtype) -> Forward:
+    return Decoder(DecoderConfig.from_hf(config), load_weights(folder, dtype), dtype)
+
+
+def _open_general(folder: Path, config: dict[str, Any], dtype: torch.dtype) -> Forward:
+    from radchat.engine.general import open_general, version
+
+    about = read_about(folder)
+    is_same = about.get("transformers") == version()
+    try:
+        return open_general(config, load_weights(folder, None), dtype, is_checked=is_same)
+    except ModelBroken as error:
+        if is_same:
+            raise
+        raise ModelBroken(
+            f"{error.message} (it was converted with transformers {about.get('transformers')}, "
+            f"this is {version()}); {repair(about)}"
+        ) from error
 
 
 def build_engine(
@@ -158,7 +188,8 @@ def build_engine(
     check = wants_checks() if check is None else check
     config = model.decoder.config
     free = available() if free_bytes is None else free_bytes
-    pages = num_pages(kv_budget, _token_bytes(config, model.dtype), free)
+    token_bytes = KVShape.of(config).num_values * DTYPES[model.dtype].itemsize
+    pages = num_pages(kv_budget, token_bytes, free)
     pool = KVPool(
         config.num_layers,
         pages + 1,  # page 0 is nobody's
@@ -184,12 +215,6 @@ def _text_factory(tokenizer: Tokenizer) -> Any:
         return tokenizer.detokenizer(after=said), StopChecker(request.params.stop)
 
     return text
-
-
-def _token_bytes(config: DecoderConfig, dtype: str) -> int:
-    """KV of one token."""
-    values = 2 * config.num_layers * config.num_kv_heads * config.head_dim
-    return values * DTYPES[dtype].itemsize
 
 
 def _is_stored_as(dtype: str, about: dict[str, Any]) -> bool:

@@ -73,6 +73,11 @@ class DecoderConfig:
     qk_norm: bool
     windows: tuple[int | None, ...]  # a row at p sees (p - window, p]; None: all of [0, p]
 
+    @staticmethod
+    def covers(config: Mapping[str, Any]) -> bool:
+        """Whether ``config`` is of a family that the decoder is for."""
+        return config.get("model_type") in _FAMILIES
+
     @classmethod
     def from_hf(cls, config: Mapping[str, Any]) -> DecoderConfig:
         """Read a Hugging Face config.json. Raises ModelBroken naming what is refused."""

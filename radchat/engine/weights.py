@@ -32,12 +32,12 @@ def read_about(folder: Path) -> dict[str, Any]:
         files, version = dict(about["files"]), int(about["format"])
     except FileNotFoundError as error:
         raise ModelBroken(
-            f"{folder} is not a converted model: radchat.json is missing; {_repair(None)}"
+            f"{folder} is not a converted model: radchat.json is missing; {repair(None)}"
         ) from error
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ModelBroken(f"{path} can't be read ({error}); {_repair(None)}") from error
+        raise ModelBroken(f"{path} can't be read ({error}); {repair(None)}") from error
     if version != FORMAT:
-        raise ModelBroken(f"{folder} has format {version}, not {FORMAT}; {_repair(about)}")
+        raise ModelBroken(f"{folder} has format {version}, not {FORMAT}; {repair(about)}")
     for name, size in files.items():
         check_file(folder / name, int(size), about)
     return dict(about)
@@ -47,20 +47,23 @@ def check_file(path: Path, size: int, about: Mapping[str, Any]) -> None:
     try:
         found = path.stat().st_size
     except OSError as error:
-        raise ModelBroken(f"{path} is missing; {_repair(about)}", file=str(path)) from error
+        raise ModelBroken(f"{path} is missing; {repair(about)}", file=str(path)) from error
     if found != size:
         raise ModelBroken(
-            f"{path} has {found:,} bytes instead of {size:,}; {_repair(about)}", file=str(path)
+            f"{path} has {found:,} bytes instead of {size:,}; {repair(about)}", file=str(path)
         )
 
 
-def load_weights(folder: Path, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """All tensors under their Hugging Face names. As stored: mapped; in another dtype: copied.
+def load_weights(folder: Path, dtype: torch.dtype | None) -> dict[str, torch.Tensor]:
+    """All tensors under their Hugging Face names. As stored (None): mapped; else copied.
 
     Raises ModelBroken naming the file and the command that repairs it.
     """
     about = read_about(folder)
-    return {name: tensor.to(dtype) for name, tensor in _map(folder, "model", about).items()}
+    tensors = _map(folder, "model", about)
+    if dtype is None:
+        return tensors
+    return {name: tensor.to(dtype) for name, tensor in tensors.items()}
 
 
 def load_packed(folder: Path) -> dict[str, torch.Tensor]:
@@ -97,11 +100,10 @@ def _map(folder: Path, stem: str, about: Mapping[str, Any]) -> dict[str, torch.T
     try:
         return load_file(path)
     except (SafetensorError, OSError) as error:
-        raise ModelBroken(
-            f"{path} is broken ({error}); {_repair(about)}", file=str(path)
-        ) from error
+        raise ModelBroken(f"{path} is broken ({error}); {repair(about)}", file=str(path)) from error
 
 
-def _repair(about: Mapping[str, Any] | None) -> str:
+def repair(about: Mapping[str, Any] | None) -> str:
+    """What to type to have a folder made anew."""
     what = "MODEL" if about is None else shlex.quote(str(about.get("source", "MODEL")))
     return f"to repair it: radchat models pull {what}"

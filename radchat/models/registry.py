@@ -40,6 +40,8 @@ class ModelEntry:
     dtype_source: str
     weights_sha256: str
     license: str | None = None
+    runs_on: str = "decoder"  # radchat's own, or "transformers": the general path
+    context_limit: str | None = None  # why it is less than the model's own
     source_state: str | None = None  # changes when the source does
     steps: tuple[str, ...] = ()  # how it was found
     defaults: Mapping[str, Any] = field(default_factory=dict)  # that came with it: docs/cli.md
@@ -57,6 +59,8 @@ class ModelEntry:
             "dtype_source": self.dtype_source,
             "weights_sha256": self.weights_sha256,
             "license": self.license,
+            "runs_on": self.runs_on,
+            "context_limit": self.context_limit,
             "steps": list(self.steps),
             "defaults": dict(self.defaults),
             "problem": self.problem,
@@ -82,6 +86,8 @@ def read_entry(folder: Path) -> ModelEntry:
             dtype_source=str(about["dtype_source"]),
             weights_sha256=str(about["weights_sha256"]),
             license=about.get("license"),
+            runs_on=str(about.get("runs_on", "decoder")),
+            context_limit=about.get("context_limit"),
             source_state=about.get("source_state"),
             steps=tuple(about.get("steps") or ()),
             defaults=dict(about.get("defaults") or {}),

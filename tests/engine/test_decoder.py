@@ -21,7 +21,7 @@ from radchat.engine.kv_pool import KVPool
 from radchat.engine.linear import Linear
 from radchat.engine.rope import RopeTable
 from radchat.errors import ModelBroken
-from radchat_kernels import Segment, plan
+from tests.engine.running import Running, run_step, some_ids
 from tests.engine.tiny import CLASSES, tiny_config, tiny_model
 
 LLAMA3 = {
@@ -88,10 +88,6 @@ EVERY_CASE = pytest.mark.parametrize("case", CASES)
 FAMILIES = pytest.mark.parametrize("case", ["llama", "mistral window", "qwen2", "qwen3"])
 
 
-def some_ids(count: int, seed: int = 0) -> list[int]:
-    return random.Random(seed).choices(range(256), k=count)
-
-
 @cache
 def our(case: str, dtype: torch.dtype = torch.float32) -> Decoder:
     kind, overrides = CASES[case]
@@ -117,68 +113,6 @@ def their_logits(case: str, ids: Sequence[int], dtype: torch.dtype = torch.float
     with torch.no_grad():
         logits: Tensor = theirs(case, dtype)(torch.tensor([ids])).logits[0]
     return logits
-
-
-class Running:
-    """One sequence in a pool of shuffled pages; free slots are NaN."""
-
-    def __init__(self, decoder: Decoder, num_pages: int = 24, page_size: int = 16) -> None:
-        self.decoder = decoder
-        config = decoder.config
-        self.pool = KVPool(
-            config.num_layers,
-            num_pages,
-            page_size,
-            config.num_kv_heads,
-            config.head_dim,
-            decoder.dtype,
-            poison=True,
-        )
-        self.table = random.Random(7).sample(range(1, num_pages), num_pages - 1)
-        self.ids: list[int] = []
-
-    def extend(self, ids: Sequence[int], rows: Sequence[int] | None = None) -> Tensor:
-        """Run ``ids`` after what is there; logits of ``rows`` (all when not given)."""
-        start, count = len(self.ids), len(ids)
-        self.ids += ids
-        wanted = range(count) if rows is None else rows
-        return run_step(self.decoder, self.pool, [(self.table, start, ids)], wanted)
-
-    def greedy(self, count: int) -> list[int]:
-        """``count`` ids, the first from the last row of what was just run."""
-        last = self.ids.pop()
-        logits = self.extend([last])
-        found = []
-        for _ in range(count):
-            found.append(int(logits[-1].argmax()))
-            logits = self.extend(found[-1:])
-        return found
-
-
-def run_step(
-    decoder: Decoder,
-    pool: KVPool,
-    parts: Sequence[tuple[list[int], int, Sequence[int]]],  # (table, start, ids)
-    logit_rows: Sequence[int],
-) -> Tensor:
-    segments: list[Segment] = []
-    ids: list[int] = []
-    positions: list[int] = []
-    slots: list[int] = []
-    for table, start, new in parts:
-        segments.append(Segment(len(ids), len(new), start, table))
-        at = range(start, start + len(new))
-        ids += new
-        positions += at
-        slots += [table[t // pool.page_size] * pool.page_size + t % pool.page_size for t in at]
-
-    def tensor(values: Sequence[int]) -> Tensor:
-        return torch.tensor(values, dtype=torch.int64)
-
-    made = plan(segments, pool.page_size)
-    return decoder.forward(
-        tensor(ids), tensor(positions), tensor(slots), made, pool, tensor(logit_rows)
-    )
 
 
 # --- against transformers --------------------------------------------------------------------

@@ -6,159 +6,16 @@ from __future__ import annotations
 
 import random
 from array import array
-from collections.abc import Iterable, Sequence
-from functools import cache
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
 import torch
 from torch import Tensor
 
-from radchat.engine.decoder import Decoder
-from radchat.engine.engine import Engine
-from radchat.engine.kv_pool import KVPool
-from radchat.engine.prefix_cache import PrefixCache
 from radchat.engine.request import Event, Ids, Priority, Request, SamplingParams
 from radchat.engine.scheduler import SchedulerOptions
-from radchat_kernels.plan import Plan, Segment, plan
-from tests.engine.tiny import tiny_model
-from tests.fakes import ByteTokenizer, drain, finished, greedy, output
-
-PAGE = 16
-VOCAB = 256
-CHUNK = 64  # four pages
-EXACT = (torch.float64, torch.float32)
-
-
-class TinyModel:
-    """A Decoder with the limits the engine asks for; keeps the last logits and their positions."""
-
-    def __init__(self, kind: str, dtype: torch.dtype) -> None:
-        config, weights, _ = tiny_model(kind)
-        self.config = config
-        self.dtype = dtype
-        self.decoder = Decoder(config, weights, dtype)
-        self.vocab_size = config.vocab_size
-        self.context_length = 512
-        self.logits = torch.empty(0)
-        self.logits_at: list[int] = []
-
-    def pool(self, num_pages: int, *, poison: bool = True) -> KVPool:
-        c = self.config
-        return KVPool(
-            c.num_layers,
-            num_pages,
-            PAGE,
-            c.num_kv_heads,
-            c.head_dim,
-            self.dtype,
-            poison=poison,
-        )
-
-    def forward(
-        self,
-        ids: Tensor,
-        positions: Tensor,
-        slots: Tensor,
-        plan: Plan,
-        pool: KVPool,
-        logit_rows: Tensor,
-    ) -> Tensor:
-        self.logits_at = positions[logit_rows].tolist()
-        self.logits = self.decoder.forward(ids, positions, slots, plan, pool, logit_rows)
-        return self.logits
-
-    def cold_logits(self, ids: Ids) -> Tensor:
-        """[tokens, vocab] of a whole sequence in one go, in a pool of its own."""
-        num = len(ids)
-        table = list(range(1, -(-num // PAGE) + 1))
-        pool = self.pool(len(table) + 1)
-        t = torch.arange(num)
-        with torch.inference_mode():
-            return self.decoder.forward(
-                torch.tensor(ids, dtype=torch.int64),
-                t,
-                t + PAGE,  # page 1 onwards
-                plan([Segment(0, num, 0, table)], PAGE),
-                pool,
-                t,
-            )
-
-    def answer(self, ids: Ids, length: int) -> list[int]:
-        """Greedy ids, each from a forward over everything before it."""
-        whole = array("I", ids)
-        for _ in range(length):
-            whole.append(int(self.cold_logits(whole)[-1].argmax()))
-        return list(whole[len(ids) :])
-
-
-@cache
-def model(kind: str = "llama", dtype: torch.dtype = torch.float64) -> TinyModel:
-    return TinyModel(kind, dtype)
-
-
-@cache
-def cold_answer(ids: tuple[int, ...], length: int, kind: str, dtype: torch.dtype) -> list[int]:
-    return model(kind, dtype).answer(array("I", ids), length)
-
-
-class Bench:
-    """An engine on a tiny model, and what it should say."""
-
-    def __init__(
-        self,
-        dtype: torch.dtype = torch.float64,
-        kind: str = "llama",
-        pool_tokens: int = 2048,
-        **options: Any,
-    ) -> None:
-        self.kind, self.dtype = kind, dtype
-        self.model = model(kind, dtype)
-        self.pool = self.model.pool(pool_tokens // PAGE + 1)
-        self.cache = PrefixCache(self.pool.num_pages, PAGE)
-        self.engine = Engine(
-            self.model,
-            self.pool,
-            self.cache,
-            ByteTokenizer().text,
-            options=SchedulerOptions(**{"chunk_tokens": CHUNK, **options}),
-            check=True,
-        )
-        self._named = 0
-
-    def request(self, ids: Ids, length: int = 6, **more: Any) -> Request:
-        self._named += 1
-        return Request(f"r{self._named}", ids, greedy(length), **more)
-
-    def run(self, *requests: Request) -> list[Event]:
-        for request in requests:
-            self.engine.submit(request)
-        return drain(self.engine)
-
-    def expect(self, request: Request, events: Iterable[Event]) -> None:
-        """The request said what arithmetic without a cache says."""
-        length = request.params.max_tokens
-        assert length is not None
-        want = cold_answer(tuple(request.ids), length, self.kind, self.dtype)
-        assert output(events, request.id) == want, request.id
-
-    def ask(self, ids: Ids, length: int = 6) -> int:
-        """Run one request, check its answer and its work; returns the tokens it reused."""
-        before = self.model.decoder.tokens_computed
-        request = self.request(ids, length)
-        events = self.run(request)
-        rows = self.model.decoder.tokens_computed - before
-        usage = finished(events, request.id).usage
-        assert usage.device + usage.computed == len(ids)
-        assert rows == usage.computed + length - 1, "the decoder's own count"
-        self.expect(request, events)
-        self.engine.check_idle()
-        return usage.device
-
-
-def prompt(seed: int, length: int) -> Ids:
-    return array("I", random.Random(seed).choices(range(VOCAB), k=length))
-
+from tests.engine.bench import CHUNK, EXACT, PAGE, VOCAB, Bench, cold_answer, prompt
+from tests.fakes import drain, finished, greedy, output
 
 BASE = prompt(0, 40)
 

@@ -12,7 +12,7 @@ import torch
 
 from radchat.engine.engine import Engine
 from radchat.engine.prefix_cache import PrefixCache
-from tests.engine.test_engine_exact import TinyModel
+from tests.engine.bench import TinyModel
 from tests.fakes import ByteTokenizer
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "nine_moments.py"

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from radchat.config import Size
-from radchat.engine.decoder import Decoder
 from radchat.engine.engine import Engine
+from radchat.engine.forward import Forward
 from radchat.engine.kv_pool import KVPool
 from radchat.engine.model import LoadedModel, build_engine, load
 from radchat.engine.request import Ids, Request, SamplingParams
@@ -34,7 +34,7 @@ BF16_BOUND = 1.0
 class Spy:
     """A decoder that keeps the logits of its last call."""
 
-    def __init__(self, decoder: Decoder) -> None:
+    def __init__(self, decoder: Forward) -> None:
         self._decoder = decoder
         self.logits = torch.empty(0)
 
@@ -103,7 +103,7 @@ def test_the_engine_says_greedily_what_transformers_says(fp32: LoadedModel, thei
 def test_bf16_along_a_chain_of_turns_stays_near_a_cold_start(smollm2: Path) -> None:
     model = load(smollm2, "bf16")
     spy = Spy(model.decoder)
-    model.decoder = spy  # type: ignore[assignment]
+    model.decoder = spy
     warm = build_engine(model, kv_budget=Size(tokens=2048))
     cold = build_engine(model, kv_budget=Size(tokens=2048))
     ids = model.tokenizer.encode_text(TEXT)
