@@ -36,6 +36,7 @@ METHODS = (
     | {"branch.list", "branch.create", "branch.rename", "branch.delete", "branch.label"}
     | {"context"}
     | {"cache.stats", "cache.ls", "cache.tree", "cache.evict", "cache.clear"}
+    | {"cache.why", "cache.pin", "cache.unpin"}
 )  # everything that has a name on the wire; nothing else of the service can be called
 
 State = Literal["starting", "loading", "ready", "stopping"]

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from radchat.chat import cache_view, commands, context_view, limits, take_out
+from radchat.chat import cache_actions, commands, context_view, limits, take_out
 from radchat.chat.files import load
 from radchat.chat.footer import count, place, size
 from radchat.chat.keyboard import as_found
@@ -220,11 +220,6 @@ def _think(chat: Chat, rest: str) -> None:
     chat.host.note(f"think {level}")
 
 
-def _cache(chat: Chat, rest: str) -> None:  # noqa: ARG001
-    for line in cache_view.stats(chat.ready().call("cache.stats"), chat.host.columns):
-        chat.host.out(line)
-
-
 def _context(chat: Chat, rest: str) -> None:  # noqa: ARG001
     while not chat.context and not chat.opening.is_loaded(0.1):
         chat.host.status(chat.opening.text)
@@ -287,7 +282,9 @@ ACTIONS: dict[str, Action] = {
     "tree": _tree,
     "log": _log,
     "think": _think,
-    "cache": _cache,
+    "cache": cache_actions.cache,
+    "why": cache_actions.why,
+    "pin": cache_actions.pin,
     "context": _context,
     "compact": limits.compact,
     "sessions": _sessions,

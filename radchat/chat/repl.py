@@ -31,7 +31,8 @@ FIRST_LOOK_S = 0.08  # a daemon that is up has opened the session by then: its l
 SETTLE_S = 3.0  # for a cut-off answer to be written down
 # the calls that look from where one stands, and so take the chat's own HEAD
 HEADED = frozenset(
-    {"tree", "log", "fork", "switch", "undo", "redo", "branch.list", "cache.evict", "context"}
+    {"tree", "log", "fork", "switch", "undo", "redo", "branch.list", "context"}
+    | {"cache.evict", "cache.why", "cache.pin", "cache.unpin"}
     | {"sessions.export"}
 )
 
@@ -109,6 +110,8 @@ class Chat:
     def where_lines(self, session: dict[str, Any]) -> list[str]:
         """Which session this is, and the last words of it."""
         lines = [opened_line(session)]
+        if session.get("recompute"):
+            lines.append(str(session["recompute"]["text"]))
         if self.opening.client is not None and session.get("messages"):
             asked = {"where": self.host.here()["where"], "session": session["id"], "n": 1}
             with contextlib.suppress(RadchatError):
@@ -340,6 +343,8 @@ class Chat:
         if result.get("text"):
             self.default = str(result["text"])
         self.host.note(where(result))
+        if result.get("recompute"):
+            self.host.note(str(result["recompute"]["text"]))
 
     def _keep_draft(self) -> None:
         self.default = self.prompt.typed_meanwhile()

@@ -52,6 +52,8 @@ VALUE_OPTIONS = frozenset(
         "--depth",
         "--by",
         "--tokens",
+        "--tier",
+        "--for",
         "--from-file",
         "--folder",
         "--format",

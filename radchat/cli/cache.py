@@ -6,8 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from radchat.chat import cache_view
-from radchat.chat.footer import count
+from radchat.chat import cache_view, why_view
 from radchat.cli import common
 from radchat.errors import UsageError
 
@@ -51,29 +50,89 @@ def tree(ctx: typer.Context) -> None:
     _print(cli, cli.call("cache.tree"), cache_view.nodes)
 
 
+@cache_app.command("why")
+def why(
+    ctx: typer.Context,
+    ref: Annotated[str, typer.Argument(metavar="[REF]")] = "HEAD",
+) -> None:
+    """How an answer's prompt was made up: reused, computed, where reuse ended, and why."""
+    cli = common.of(ctx)
+    _print(cli, cli.call("cache.why", ref=ref), why_view.why)
+
+
+@cache_app.command("pin")
+def pin(
+    ctx: typer.Context,
+    ref: Annotated[str, typer.Argument(metavar="[REF]")] = "HEAD",
+    hold: Annotated[str, typer.Option("--for", metavar="24h", help="how long: 90m, 24h")] = "24h",
+) -> None:
+    """Keep the KV of the path to a message; at most a quarter of the KV pool is."""
+    cli = common.of(ctx)
+    result = cli.call("cache.pin", ref=ref, hold_s=duration(hold))
+    if cli.json:
+        cli.data(result)
+    else:
+        cli.note(cache_view.pinned(result))
+
+
+@cache_app.command("unpin")
+def unpin(
+    ctx: typer.Context,
+    ref: Annotated[str, typer.Argument(metavar="[REF]")] = "HEAD",
+) -> None:
+    """End a pin: the KV stays until its turn to go comes."""
+    cli = common.of(ctx)
+    result = cli.call("cache.unpin", ref=ref)
+    if cli.json:
+        cli.data(result)
+    else:
+        cli.note(f"{result['message'][:4]} is not pinned any more")
+
+
 @cache_app.command("evict")
 def evict(
     ctx: typer.Context,
     ref: Annotated[str | None, typer.Argument(metavar="[REF]")] = None,
     tokens: Annotated[int | None, typer.Option("--tokens", metavar="N", help="so many")] = None,
+    tier: Annotated[
+        str | None, typer.Option("--tier", metavar="device", help="all of a tier")
+    ] = None,
 ) -> None:
-    """Forget the KV of a message and what follows it, or N tokens in eviction order."""
+    """Forget the KV of a message and what follows it, N tokens in eviction order, or a tier's."""
     cli = common.of(ctx)
-    if (ref is None) == (tokens is None):
-        raise UsageError("want a REF, or --tokens N")
-    given: dict[str, Any] = {"ref": ref} if ref is not None else {"tokens": tokens}
+    given = {"ref": ref, "tokens": tokens, "tier": tier}
+    given = {name: value for name, value in given.items() if value is not None}
+    if len(given) != 1:
+        raise UsageError("want a REF, --tokens N, or --tier device")
+    if tier not in (None, "device"):
+        raise UsageError(f"--tier {tier}: this version keeps KV on the device alone")
     _freed(cli, cli.call("cache.evict", **given))
 
 
 @cache_app.command("clear")
 def clear(
     ctx: typer.Context,
+    everything: Annotated[bool, typer.Option("--all", help="what is pinned too")] = False,
     yes: Annotated[bool, typer.Option("-y", "--yes", help="do not ask")] = False,
 ) -> None:
-    """Forget all KV that no request is using."""
+    """Forget all KV that no request is using and nothing is pinned."""
     cli = common.of(ctx)
-    cli.confirm("forget all cached KV? It will be computed again when needed.", yes=yes)
-    _freed(cli, cli.client.call("cache.clear"))
+    which = "all cached KV, and all pins" if everything else "all cached KV"
+    cli.confirm(f"forget {which}? It will be computed again when needed.", yes=yes)
+    _freed(cli, cli.client.call("cache.clear", pinned=everything))
+
+
+def duration(text: str) -> float:
+    """Seconds, in the grammar of the settings: `90m`, `24h`, `3600`."""
+    from radchat.config import FOREVER, parse_duration
+
+    try:
+        seconds = parse_duration(text)
+    except ValueError as error:
+        raise UsageError(f"--for {text}: {error}") from error
+    if seconds == FOREVER:
+        raise UsageError(f"--for {text}: a pin ends; say for how long, like 24h")
+    return seconds
 
 
 def _print(cli: common.Cli, result: dict[str, Any], view: Any) -> None:
@@ -88,4 +147,4 @@ def _freed(cli: common.Cli, result: dict[str, Any]) -> None:
     if cli.json:
         cli.data(result)
     else:
-        cli.note(f"freed {count(result['freed_tokens'])} tokens")
+        cli.note(cache_view.freed(result))

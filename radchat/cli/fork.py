@@ -87,6 +87,8 @@ def switch(
     cli.moved(result)
     if result.get("text"):
         cli.note(f"its text, to say again or change: {one_line(result['text'])}")
+    if result.get("recompute"):
+        cli.note(str(result["recompute"]["text"]))
 
 
 def _branch_of(cli: common.Cli, session: str) -> str | None:

@@ -33,7 +33,9 @@ HABITS: dict[str, tuple[str, ...]] = {
     "clear": ("cache clear",),
     "reset": ("undo {}",),
     "rewind": ("undo {}",),
-    "why": ("tree --show-cache",),
+    "why": ("cache why {}",),
+    "pin": ("cache pin {}",),
+    "unpin": ("cache unpin {}",),
 }
 SENTENCE_WORDS = 4  # `list three odd animals` is for the model; `list it all` may be either
 

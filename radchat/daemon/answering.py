@@ -13,7 +13,6 @@ import time
 from array import array
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from radchat.daemon import options, turns
 from radchat.daemon.arguments import Generate
@@ -23,6 +22,7 @@ from radchat.daemon.finding import find_place, find_session, located
 from radchat.daemon.fullness import Filled, crossing
 from radchat.daemon.listening import Asked, Listening
 from radchat.daemon.loaded import Loaded
+from radchat.daemon.reuse import WORTH_SAYING, about_s, computed_again, parts_of
 from radchat.daemon.worker import Worker
 from radchat.engine.request import Request
 from radchat.errors import ContextOverflow, context_overflow
@@ -32,12 +32,7 @@ from radchat_sessions.messages import Begun, NewAnswer
 from radchat_sessions.names import auto_name, free_name
 from radchat_sessions.store import Store
 
-if TYPE_CHECKING:
-    from radchat.engine.engine import Engine
-
 log = logging.getLogger(__name__)
-
-WORTH_SAYING = 256  # tokens computed again before it is said first
 
 
 class Answer:
@@ -163,7 +158,9 @@ class Answer:
             n=self.ask.n,
             said=len(prepared.said),
         )
-        return Asked(prepared, request, loaded.name, loaded.dtype, limit, self._asked_at)
+        return Asked(
+            prepared, request, loaded.name, loaded.dtype, loaded.loaded_at, limit, self._asked_at
+        )
 
     async def _check(self, asked: Asked, loaded: Loaded) -> None:
         """Refuse what could never run, and tell what will be computed a second time."""
@@ -173,9 +170,11 @@ class Answer:
             engine.check_request(request)
             return engine.probe(request.ids)
 
-        again, why = _computed_again(asked, await self._worker.call(check))
+        cached = min(await self._worker.call(check), len(request.ids) - 1)
+        again, why = computed_again(parts_of(asked, cached))
         if again > WORTH_SAYING:
-            text = f"this recomputes {again:,} tokens{about_s(again, engine)}: {why}"
+            about = about_s(again, engine.prefill_tokens_per_s)
+            text = f"this recomputes {again:,} tokens{about}: {why}"
             self._say(Event("notice", {"text": text, "code": "recompute", "tokens": again}))
         for event in crossing(asked.prepared.before, Filled(len(request.ids), asked.limit)):
             self._say(event)
@@ -232,27 +231,3 @@ class Answer:
             folder=where["folder"],
             only_terminal=self.ask.only_terminal,
         )
-
-
-def about_s(num_tokens: int, engine: Engine) -> str:
-    """How long a prompt of so many takes; nothing before the speed was measured."""
-    speed = engine.prefill_tokens_per_s
-    return f", about {num_tokens / speed:.1f} s" if speed else ""
-
-
-def _computed_again(asked: Asked, cached: int) -> tuple[int, str]:
-    """Tokens that were computed before and will be again, and why (streams, rule 6)."""
-    prepared = asked.prepared
-    how, plan, num = prepared.how, prepared.plan, len(prepared.ids)
-    if how is not None and prepared.retold:
-        return num - cached, prepared.retold
-    kept = num if how is None else how.kept
-    again = max(0, kept - cached)
-    if how is not None and plan.rebuilt:
-        return again + num - kept, plan.rebuilt
-    if how is not None and how.rebuilt:
-        return again + how.rebuilt, how.reason
-    last = prepared.last_answer
-    if last is not None and (last.model, last.dtype) != (asked.model, asked.dtype):
-        return again, f"{last.model} {last.dtype} read it last"
-    return again, "it is no longer cached"

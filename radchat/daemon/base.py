@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from radchat.config import Config
@@ -19,8 +19,10 @@ from radchat.daemon.finding import (
     stands,
     target_of,
 )
+from radchat.daemon.forecast import path_to, told
 from radchat.daemon.held import Held, Snapshot, cuts
 from radchat.daemon.loaded import Loaded
+from radchat.daemon.pin_book import Entry, PinBook, is_written
 from radchat.daemon.worker import Worker
 from radchat.errors import InvalidInput, RadchatError
 from radchat.paths import Places
@@ -32,7 +34,7 @@ from radchat_sessions.store import Store
 
 
 class Base:
-    """The service is one class in seven files, each adding to the one before (see service.py)."""
+    """The service is one class in several files, each adding to the one before (see service.py)."""
 
     def __init__(
         self, places: Places, config: Config, worker: Worker, engines: Engines | None = None
@@ -41,6 +43,7 @@ class Base:
         self._desk = Desk(places)
         self._worker = worker
         self._engines = engines or Engines(places, config, worker)
+        self._pins = PinBook()
 
     def _place(
         self, where: Where, session: str | None, head: ChatHead | None
@@ -119,13 +122,32 @@ class Base:
         cache, tokenizer, key = loaded.engine.cache, loaded.tokenizer.hash, loaded.key
         return await self._worker.call(lambda: Snapshot(cache, tokenizer, key))
 
+    async def _forecast(
+        self, store: Store, message: str | None, model: str | None = None
+    ) -> dict[str, Any] | None:
+        """What a turn that follows this message would compute again, where it is worth saying.
+        ``model``: the one it will be asked of, where that is not the last one's.
+        """
+        path = await self._desk.run(lambda: path_to(store, message))
+        if path is None or (model is not None and model != path.model):
+            return None  # ids of another model are not known before it reads the words
+        loaded = self._engines.of(path.model, path.dtype)
+        if loaded is None or loaded.tokenizer.hash != path.tokenizer:
+            return told(len(path.ids), 0, None)
+        engine = loaded.engine
+        cached = await self._worker.call(lambda: engine.probe(path.ids))
+        return told(len(path.ids), cached, loaded)
+
     async def _snapshots(self) -> list[Snapshot]:
         """Of every engine that is loaded."""
         made = [await self._snapshot(loaded) for loaded in list(self._engines.all)]
         return [snapshot for snapshot in made if snapshot is not None]
 
     async def _forget(self, snapshot: Snapshot, held: Mapping[str, Held], doomed: set[str]) -> int:
-        """Evict the KV that only these messages use from the snapshot's engine; tokens freed."""
+        """Evict the KV that only these messages use from the snapshot's engine; tokens freed. What
+        is pinned stays.
+        """
+        await self._drop_lost_pins()
         found = [each for each in self._engines.all if each.key == snapshot.key]
         if not found:
             return 0
@@ -133,6 +155,34 @@ class Base:
         return await self._worker.call(
             lambda: sum(engine.forget(ids, start) for ids, start in paths)
         )
+
+    # -- pins ------------------------------------------------------------------------------------
+
+    async def _drop_lost_pins(self) -> None:
+        """End those whose session or message has been removed."""
+
+        def look() -> list[Entry]:
+            stores = {True: self._desk.ephemeral, False: self._desk.stored}
+            return [e for e in entries if not is_written(stores[e.is_ephemeral], e)]
+
+        entries = list(self._pins)
+        if entries and (lost := await self._desk.run(look)):
+            await self._unpin(lost)
+
+    async def _unpin(self, entries: Sequence[Entry]) -> None:
+        """End pins: in the engines, as labels, in the book."""
+
+        def unlabel() -> None:
+            for entry in entries:
+                store = self._desk.ephemeral if entry.is_ephemeral else self._desk.stored
+                store.remove_label(entry.session, entry.message, kind="pin")
+
+        for entry in entries:
+            self._pins.remove(entry)
+        await self._desk.run(unlabel)
+        caches = [loaded.engine.cache for loaded in self._engines.all]
+        names = [entry.name for entry in entries]
+        await self._worker.call(lambda: [c.unpin(name) for c in caches for name in names])
 
 
 def at_least(least: int, **numbers: int | None) -> None:

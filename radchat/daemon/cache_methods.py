@@ -12,14 +12,14 @@ from radchat.daemon.arguments import ChatHead
 from radchat.daemon.base import at_least
 from radchat.daemon.held import Held, Snapshot, held_of, owners
 from radchat.daemon.loaded import Loaded
-from radchat.daemon.ref_methods import RefMethods
+from radchat.daemon.pin_methods import PinMethods
 from radchat.errors import UsageError
 from radchat.protocol import Where
 
 SHOWN_TOKENS = 24  # of a node's words
 
 
-class CacheMethods(RefMethods):
+class CacheMethods(PinMethods):
     async def cache_stats(
         self, where: Where | None = None, session: str | None = None
     ) -> dict[str, Any]:
@@ -29,6 +29,8 @@ class CacheMethods(RefMethods):
             **views.stats_json(None if loaded is None else loaded.engine.stats()),
             "model": None if loaded is None else loaded.name,
             "dtype": None if loaded is None else loaded.dtype,
+            "pins": await self._pin_rows(loaded),
+            **self._pin_totals(loaded),
         }
 
     async def cache_ls(
@@ -49,6 +51,7 @@ class CacheMethods(RefMethods):
                 "tokens": row.tokens,
                 "frees": row.frees,
                 "tier": "G",
+                "pinned": row.pinned,
                 "locks": row.locks,
                 "last_used_s": row.last_used_s,
                 "hits": row.hits,
@@ -79,6 +82,7 @@ class CacheMethods(RefMethods):
                     "last_used_s": row.last_used_s,
                     "hits": row.hits,
                     "tier": "G",
+                    "pinned": row.pinned,
                     "lru_rank": row.rank,
                     "messages": row.messages,
                 }
@@ -91,20 +95,21 @@ class CacheMethods(RefMethods):
         where: Where,
         ref: str | None = None,
         tokens: int | None = None,
+        tier: Literal["device"] | None = None,
         session: str | None = None,
         head: ChatHead | None = None,
     ) -> dict[str, Any]:
-        """Forget so many tokens in eviction order, or those of a message and what follows it."""
+        """Forget so many tokens in eviction order, a whole tier, or those of a message and what
+        follows it. What is pinned stays, and is counted.
+        """
         at_least(0, tokens=tokens)
-        if (ref is None) == (tokens is None):
-            raise UsageError("evict: want a REF, or a number of tokens")
-        if tokens is not None:
+        if sum(each is not None for each in (ref, tokens, tier)) != 1:
+            raise UsageError("evict: want one of a REF, a number of tokens and a tier")
+        if ref is None:
             loaded = await self._engine_here(where, session)
             if loaded is None:
-                return {"freed_tokens": 0}
-            engine, size = loaded.engine, loaded.engine.cache.page_size
-            pages = await self._worker.call(lambda: engine.evict(-(-tokens // size)))
-            return {"freed_tokens": pages * size}
+                return {"freed_tokens": 0, "pinned_tokens": 0}
+            return await self._evict(loaded, tokens)
         assert ref is not None
         snapshots = await self._snapshots()
 
@@ -115,15 +120,34 @@ class CacheMethods(RefMethods):
             return held, {m.id for m in below}
 
         held, doomed = await self._desk.run(look)
-        pairs = zip(snapshots, held, strict=True)
-        return {"freed_tokens": sum([await self._forget(*pair, doomed) for pair in pairs])}
+        pairs = list(zip(snapshots, held, strict=True))
+        return {
+            "freed_tokens": sum([await self._forget(*pair, doomed) for pair in pairs]),
+            "pinned_tokens": sum(
+                mine[each].device
+                for mine in held
+                for each in doomed & mine.keys()
+                if mine[each].pinned
+            ),
+        }
 
-    async def cache_clear(self) -> dict[str, Any]:
-        """Of every engine."""
-        freed = 0
-        for engine in [each.engine for each in self._engines.all]:
-            freed += await self._worker.call(engine.clear) * engine.cache.page_size
-        return {"freed_tokens": freed}
+    async def _evict(self, loaded: Loaded, tokens: int | None) -> dict[str, int]:
+        """So many tokens, or all that can go; what is pinned is counted where that is meant."""
+        cache, size = loaded.engine.cache, loaded.engine.cache.page_size
+        if tokens is not None:
+            pages = await self._worker.call(lambda: cache.evict(-(-tokens // size)))
+            return {"freed_tokens": pages * size, "pinned_tokens": 0}
+        pages = await self._worker.call(cache.clear)
+        return {"freed_tokens": pages * size, "pinned_tokens": cache.pinned * size}
+
+    async def cache_clear(self, pinned: bool = False) -> dict[str, Any]:
+        """Forget all that no request relies on, in every engine; what is pinned only if asked, and
+        then no pin is left.
+        """
+        if pinned:
+            await self._unpin(list(self._pins))
+        freed = [await self._evict(loaded, None) for loaded in list(self._engines.all)]
+        return {key: sum(each[key] for each in freed) for key in ("freed_tokens", "pinned_tokens")}
 
     async def _nodes(self, loaded: Loaded | None) -> list[_Row]:
         """Every node of the radix tree: its place in the eviction order, whom it serves, its words.
@@ -162,6 +186,7 @@ class _Row:
     tokens: int
     pages: int
     locks: int
+    pinned: bool
     last_used_s: float
     hits: int
     rank: int | None  # 1 goes first
@@ -197,6 +222,7 @@ def _rows(
                 tokens=node.end - node.start,
                 pages=len(node.pages),
                 locks=node.lock_ref,
+                pinned=node.pins > 0,
                 last_used_s=max(0.0, now - node.last_used),
                 hits=node.hits,
                 rank=rank.get(node.id),

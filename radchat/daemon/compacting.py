@@ -19,11 +19,11 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from radchat.daemon import options, views
-from radchat.daemon.answering import about_s
 from radchat.daemon.arguments import ChatHead
 from radchat.daemon.filling import next_prompt
 from radchat.daemon.finding import Place, find_session, find_store, is_stored, moved, stands
 from radchat.daemon.past import Past, turn
+from radchat.daemon.reuse import about_s
 from radchat.engine.conversation import Settings, Turn
 from radchat.engine.request import Event as EngineEvent
 from radchat.engine.request import Finished, FinishReason, Ids, Progress, Request, Tokens
@@ -247,9 +247,10 @@ class Compaction:
         engine = loaded.engine
         cached = await self._worker.call(lambda: engine.probe(plan.ids))
         computed = len(plan.ids) - cached
+        about = about_s(computed, engine.prefill_tokens_per_s)
         cost = (
             f"this reads {len(plan.ids):,} tokens ({cached:,} cached, {computed:,} to compute"
-            f"{about_s(computed, engine)}) and writes a summary of at most {plan.max_tokens:,}"
+            f"{about}) and writes a summary of at most {plan.max_tokens:,}"
         )
         parts = [cost]
         if any(message.role == "assistant" for message in plan.path[plan.read :]):

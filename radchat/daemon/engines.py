@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -50,6 +50,7 @@ class Engines:
         self._config = config
         self._worker = worker
         self._clock = clock
+        self.on_loaded: Callable[[Loaded], Awaitable[None]] | None = None  # before it is used
         self._memory = Memory(config.memory, available)
         self._change = asyncio.Lock()  # held while an engine comes or goes
         self._makes_room = False  # whoever holds it needs engines to go: nobody else takes one
@@ -233,6 +234,8 @@ class Engines:
         engine = await self._worker.install(key, lambda: self._build_engine(model, free))
         loaded = Loaded(entry, model.dtype, model, engine, last_used=self._clock())
         self.all.append(loaded)
+        if self.on_loaded is not None:
+            await self.on_loaded(loaded)
         log.info(
             "loaded %s %s, %d KV tokens, %d engines",
             *(loaded.name, loaded.dtype, engine.stats()["tokens"]["total"], len(self.all)),

@@ -40,6 +40,7 @@ class Held:
     last_used: float | None = None  # wall clock
     hits: int = 0
     rank: int | None = None  # 1 goes first, among the messages asked about
+    pinned: bool = False  # all that is cached of it is kept on purpose
     nodes: list[int] = field(default_factory=list)
     start: int = 0  # of its tokens on their path
     match: Match = NOTHING  # the path to the end of what is cached of it
@@ -101,12 +102,13 @@ class Snapshot:
         end = min(span.stop, match.end)
         if end <= span.start:
             return Held()
-        mine = Held(end - span.start, start=span.start, match=self.cut(match, end))
+        mine = Held(end - span.start, pinned=True, start=span.start, match=self.cut(match, end))
         most = 0
         for node in self.up(mine.match.node):
             if node.end <= span.start:
                 break
             mine.nodes.append(node.id)
+            mine.pinned &= node.pins > 0
             share = min(node.end, end) - max(node.start, span.start)
             if share > most:  # it may stand in several: the one with most of it speaks
                 most, mine.hits, mine.last_used = share, node.hits, node.last_used

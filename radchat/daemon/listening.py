@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from radchat.daemon import options, turns
+from radchat.daemon import options, reuse, turns
 from radchat.daemon.desk import Desk
 from radchat.daemon.fullness import Filled, crossing
 from radchat.daemon.heard import Heard
@@ -42,6 +42,7 @@ class Asked:
     request: Request
     model: str
     dtype: str
+    loaded_at: float  # time.time, of the engine
     limit: int  # tokens, prompt and answer
     asked_at: float  # time.monotonic
 
@@ -73,6 +74,7 @@ class Listening:
             for index, begun_answer in enumerate(begun.answers)
         ]
         self._context = loaded.context_length
+        self._reuse: dict[str, Any] | None = None  # how the prompt was made up; once admitted
         self._speed: float | None = None  # of the engine with prompts, tokens a second
         self._left = 0  # choices the engine has not ended yet
         self._submitted = False
@@ -97,7 +99,7 @@ class Listening:
                 batch = [await self._inbox.get()]
                 while not self._inbox.empty():
                     batch.append(self._inbox.get_nowait())
-                await self._take(batch)
+                await self._take(batch, loaded)
             self._speed = loaded.engine.prefill_tokens_per_s
         except BaseException as error:
             self._error = error
@@ -158,7 +160,7 @@ class Listening:
             text = f"{placed.wanted} has moved on: this turn is on its own branch {placed.branch}"
             self._say(Event("notice", {"text": text, "code": "branched"}))
 
-    async def _take(self, batch: list[engine.Event]) -> None:
+    async def _take(self, batch: list[engine.Event], loaded: Loaded) -> None:
         """Save the new words with their ids; then tell everything, in order."""
         now = time.monotonic()
         words = {
@@ -175,7 +177,7 @@ class Listening:
                 self._left -= 1
                 await self._finish(event)
             else:
-                self._pass_on(event)
+                self._pass_on(event, loaded)
 
     def _append_words(
         self, batch: list[engine.Event], words: Mapping[int, tuple[str, str]]
@@ -204,12 +206,19 @@ class Listening:
         if content:
             self._say(Event("delta", {"choice": choice, "text": content}))
 
-    def _pass_on(self, event: engine.Event) -> None:
+    def _pass_on(self, event: engine.Event, loaded: Loaded) -> None:
         if isinstance(event, engine.Started):
+            self._reuse = reuse.record(self._asked, event.cached_tokens, loaded.tokenizer.decode)
             tiers = {"device": event.cached_tokens, "host": 0, "disk": 0}
             computed = event.input_tokens - event.cached_tokens
             body = {"input_tokens": event.input_tokens, "cached": tiers, "computed": computed}
             self._say(Event("start", body))
+        elif isinstance(event, engine.GaveWay):
+            text = (
+                f"{event.tokens:,} pinned tokens gave way: this answer needs their room, and they "
+                "are kept again once they are computed again"
+            )
+            self._say(Event("notice", {"text": text, "code": "pins", "tokens": event.tokens}))
         elif isinstance(event, engine.Progress) and event.computed_tokens < event.total_tokens:
             body = {"stage": "extend", "done": event.computed_tokens, "total": event.total_tokens}
             self._say(Event("progress", body))
@@ -288,7 +297,7 @@ class Listening:
             self._take_back_branch(choice)
             return None
         counts, cache = choice.counts
-        usage = None if counts is None else {**counts, "cache": cache}
+        usage = None if counts is None else {**counts, "cache": cache, "reuse": self._reuse}
         extra: dict[str, Any] = {"context": self._asked.limit}
         return self._store.finish(
             choice.id,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from radchat.models.registry import ModelEntry
@@ -25,6 +26,7 @@ class Loaded:
     engine: Engine
     users: int = 0
     last_used: float = 0.0  # on the engines' clock
+    loaded_at: float = field(default_factory=time.time)  # what was cached before it is gone
 
     @property
     def key(self) -> str:

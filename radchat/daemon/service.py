@@ -1,8 +1,7 @@
 """The daemon's methods, one for each name in protocol.METHODS. The signature is the contract.
 
-The one place where sessions meet the engine. One class in seven files, each adding to the one
-before: ``base``, ``session_methods``, ``keeping_methods``, ``tree_methods``, ``cache_methods``,
-``context_methods``, and here: the service's life, control, models, answers.
+The one place where sessions meet the engine. One class in several files, each adding to the one
+before: ``base``, the ``*_methods``, and here: the service's life, control, models, answers.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from radchat.daemon import views
 from radchat.daemon.answering import Answer
 from radchat.daemon.arguments import ChatHead, FileText, Generate, Kind, Options
 from radchat.daemon.compacting import Compact, Compaction
-from radchat.daemon.context_methods import ContextMethods
 from radchat.daemon.engines import Engines
 from radchat.daemon.finding import find_session
 from radchat.daemon.lifecycle import awake_time
 from radchat.daemon.streams import Running, Stream
+from radchat.daemon.why_methods import WhyMethods
 from radchat.daemon.worker import Worker
 from radchat.errors import RadchatError
 from radchat.models import registry
@@ -38,7 +37,7 @@ TICK_S = 1.0
 EXIT_BROKEN = 70
 
 
-class Service(ContextMethods):
+class Service(WhyMethods):
     def __init__(
         self,
         places: Places,
@@ -64,6 +63,8 @@ class Service(ContextMethods):
                 "answer %s was cut off by the end of the last daemon: %s", left.answer[:8], kept
             )
         self._worker.start()
+        await self._desk.run(lambda: self._pins.read(self._desk.stored))
+        self._engines.on_loaded = self._apply_pins
         self._ticker = asyncio.create_task(self._tick())
 
     async def close(self) -> None:
@@ -90,6 +91,8 @@ class Service(ContextMethods):
             await asyncio.sleep(TICK_S)
             try:
                 await self._engines.unload_idle()
+                if not self.busy:  # nothing ends in mid-answer
+                    await self._expire_pins()
             except Exception:
                 log.exception("the service's look at itself failed")
 

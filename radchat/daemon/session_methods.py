@@ -12,6 +12,7 @@ from radchat.errors import Busy, NotFound
 from radchat.protocol import Where
 from radchat_sessions.errors import NotFound as StoreNotFound
 from radchat_sessions.messages import Removed, Session
+from radchat_sessions.store import Store
 
 _Gone = tuple[Session, list[dict[str, Held]], Removed]
 
@@ -136,9 +137,11 @@ class SessionMethods(Base):
         ephemeral: bool = False,
         model: str | None = None,
     ) -> dict[str, Any]:
-        """For an open chat: the session to talk in, and the one used last."""
+        """For an open chat: the session to talk in, what going on there would compute again, and
+        the session used last.
+        """
 
-        def work() -> dict[str, Any]:
+        def work() -> tuple[Store, dict[str, Any]]:
             stored = self._desk.stored
             last = stored.current_session(where["terminal"], where["folder"])
             store = find_store(self._desk, None if new else session, ephemeral=ephemeral)
@@ -152,7 +155,7 @@ class SessionMethods(Base):
             if last is not None and last.id != place.session.id:
                 count = len(stored.message_ids(last.id))
                 previous = {"name": last.name, "id": last.id, "used": last.used, "messages": count}
-            return {
+            return store, {
                 **session_json(place.session),
                 "branch": place.branch,
                 "head": place.message,
@@ -161,4 +164,5 @@ class SessionMethods(Base):
                 "ephemeral": store is self._desk.ephemeral,
             }
 
-        return await self._desk.run(work)
+        store, opened = await self._desk.run(work)
+        return {**opened, "recompute": await self._forecast(store, opened["head"], model)}

@@ -10,6 +10,7 @@ from radchat.daemon.base import at_least
 from radchat.daemon.exchange_methods import ExchangeMethods
 from radchat.daemon.finding import Place, is_stored, moved, stands
 from radchat.daemon.held import held_of
+from radchat.daemon.pin_book import is_written
 from radchat.daemon.turns import shown
 from radchat.errors import NotFound, UsageError
 from radchat.protocol import Where
@@ -38,6 +39,7 @@ class TreeMethods(ExchangeMethods):
         loaded = await self._engine_of(lambda: self._tree_root(where, session, ref, head)[:2])
         snapshot = await self._snapshot(loaded) if show_cache or lru else None
         tiers = views.tiers_json(None if loaded is None else loaded.engine.stats())
+        pins = list(self._pins)
 
         def look() -> dict[str, Any]:
             store, place, root = self._tree_root(where, session, ref, head)
@@ -45,10 +47,18 @@ class TreeMethods(ExchangeMethods):
             messages = views.subtree(store.messages(place.session.id), root)
             total = len(messages)
             named = {b.message for b in store.branches(place.session.id) if b.message}
-            named |= {label.message for label in store.labels(place.session.id)}
+            labels = store.labels(place.session.id)
+            named |= {label.message for label in labels if label.kind == "label"}
             if filter not in ("default", "all") or depth is not None:
                 messages = views.filtered(messages, filter, depth, named)
-            body = views.tree_json(store, place, messages, held, tiers)
+            kept = {
+                message.id
+                for entry in pins
+                if entry.is_ephemeral == (store is self._desk.ephemeral)
+                if is_written(store, entry)
+                for message in store.path(entry.message)
+            }
+            body = views.tree_json(store, place, messages, held, tiers, kept)
             return {**body, "num_messages": total}
 
         return await self._desk.run(look)
@@ -151,7 +161,7 @@ class TreeMethods(ExchangeMethods):
         session: str | None = None,
         head: ChatHead | None = None,
     ) -> dict[str, Any]:
-        def work() -> dict[str, Any]:
+        def work() -> tuple[Store, dict[str, Any]]:
             store, place, point = self._point(where, session, head, ref)
             if is_stored(store, place):
                 if point.branch is not None:
@@ -163,9 +173,10 @@ class TreeMethods(ExchangeMethods):
             else:
                 branch = point.branch or self._branch_at(store, place, point.message)
                 place = Place(place.session, branch, point.message, branch or place.last_branch)
-            return {**moved(store, place), "text": point.text}
+            return store, {**moved(store, place), "text": point.text}
 
-        return await self._desk.run(work)
+        store, result = await self._desk.run(work)
+        return {**result, "recompute": await self._forecast(store, result["head"])}
 
     async def undo(
         self, where: Where, n: int = 1, session: str | None = None, head: ChatHead | None = None

@@ -39,6 +39,7 @@ class Plan:
     keep_head: bool = False
     cut: Message | None = None  # continue: the answer that is gone on with
     rebuilt: str = ""  # why the whole path is said again (another system prompt)
+    edits: bool = False  # what is new takes the place of another message
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +150,7 @@ def _plan_edit(store: Store, place: Place, ask: Generate) -> Plan:
         expected=place.message if here else None,
         is_fork=not here,
         keep_head=_keeps_head(store, place, ask),
+        edits=True,
     )
     return _with_system(store, plan, ask.system)
 

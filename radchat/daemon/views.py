@@ -7,7 +7,7 @@ view ever loads one.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,13 +27,16 @@ def tree_json(
     messages: Sequence[Message],
     held: Mapping[str, Held],
     tiers: Mapping[str, Any],
+    pinned: Collection[str],
 ) -> dict[str, Any]:
+    """``pinned``: the messages on the way to those that pins name."""
     session = place.session
     spans = store.spans(session.id)
     now = time.time()
     labels: dict[str, list[str]] = {}
     for label in store.labels(session.id):
-        labels.setdefault(label.message, []).append(label.value)
+        if label.kind == "label":
+            labels.setdefault(label.message, []).append(label.value)
     branches = {b.name: b.message for b in store.branches(session.id) if b.message is not None}
     rows = []
     for message in messages:
@@ -50,7 +53,7 @@ def tree_json(
                 "cached": {"device": max(mine.device - twice, 0), "host": 0, "disk": 0},
                 "last_used_s": age,
                 "hits": mine.hits if mine.device else None,
-                "pinned": False,
+                "pinned": message.id in pinned and (mine.pinned or not mine.device),
                 "lru_rank": mine.rank,
                 "labels": labels.get(message.id, []),
                 "finish_reason": message.finish_reason,
@@ -161,7 +164,8 @@ def log_json(store: Store, place: Place, at: str | None, last_turns: int | None)
             by_message.setdefault(branch.message, []).append(branch.name)
     labels: dict[str, list[str]] = {}
     for label in store.labels(place.session.id):
-        labels.setdefault(label.message, []).append(label.value)
+        if label.kind == "label":
+            labels.setdefault(label.message, []).append(label.value)
     rows: list[dict[str, Any]] = []
     turn = 0
     for message in path:
@@ -254,6 +258,7 @@ def stats_json(stats: Mapping[str, Any] | None) -> dict[str, Any]:
             "total_tokens": None,
             "free_tokens": None,
             "evictable_tokens": 0,
+            "pinned_tokens": 0,
             "locked_tokens": 0,
             **dict.fromkeys(STATS),
             "requests": 0,
@@ -264,6 +269,7 @@ def stats_json(stats: Mapping[str, Any] | None) -> dict[str, Any]:
         "total_tokens": tokens["total"],
         "free_tokens": tokens["free"],
         "evictable_tokens": tokens["evictable"],
+        "pinned_tokens": tokens["pinned"],
         "locked_tokens": tokens["locked"],
         **{name: stats[name] for name in STATS},
     }

@@ -148,17 +148,17 @@ class Engine:
         """Evict what is cached of ``ids`` from ``start`` on; returns tokens freed."""
         return self.cache.forget(ids, start) * self.cache.page_size
 
-    def clear(self, *, pinned: bool = False) -> int:
-        """Evict all that no running request relies on, what is pinned if asked; pages freed."""
-        return self.cache.clear(pinned=pinned)
+    def clear(self) -> int:
+        """Evict all that no running request relies on and nothing is pinned; pages freed."""
+        return self.cache.clear()
 
-    def pin(self, name: str, ids: Ids, *, until: float) -> None:
-        """Keep what is, or will be, cached of ``ids`` until then, on the caller's clock.
+    def pin(self, name: str, ids: Ids) -> None:
+        """Keep what is, or will be, cached of ``ids``, in the place of a pin of this name.
 
         Raises InvalidInput with both numbers where that is more than may be pinned.
         """
         try:
-            self.cache.pin(name, ids, until=until)
+            self.cache.pin(name, ids)
         except PinsFull as error:
             size = self.cache.page_size
             want, limit = error.num_pages * size, error.limit * size

@@ -1,9 +1,9 @@
-"""What is kept on purpose: paths whose KV goes last, up to a share of the pool, until a time.
+"""What is kept on purpose: paths whose KV goes last, up to a share of the pool.
 
 A pin is a wish about token ids, not about nodes: as much of its path as is cached is pinned, and
 the rest as soon as a request has computed it. Pinned nodes stand in no line, so eviction by age
 never comes to them. Only a request that could not run even alone takes their pages; the wish
-stays, and holds again what is computed later.
+stays, and holds again what is computed later. When a pin ends is for whoever set it to know.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ class Pin:
     name: str
     namespace: str
     raw: bytes  # the ids of the path, four bytes each
-    until: float  # on the clock of whoever pins
     node: Node  # ends where what is cached of the path ends; the root where nothing is
 
     @property
@@ -44,7 +43,6 @@ class PinView(NamedTuple):
     name: str
     num_tokens: int
     held_tokens: int  # cached now, so kept
-    until: float
 
 
 class Pins:
@@ -63,9 +61,9 @@ class Pins:
         """Pages that the pinned paths hold when all of them is cached."""
         return self._count(self)
 
-    def put(self, name: str, namespace: str, raw: bytes, until: float) -> None:
+    def put(self, name: str, namespace: str, raw: bytes) -> None:
         """Pin a path, in the place of an earlier pin of this name. Raises PinsFull."""
-        pin = Pin(name, namespace, raw, until, self._tree.root(namespace))
+        pin = Pin(name, namespace, raw, self._tree.root(namespace))
         num_pages = self._count([*(each for each in self if each.name != name), pin])
         if num_pages > self.limit:
             raise PinsFull(num_pages, self.limit)
@@ -81,13 +79,6 @@ class Pins:
         self._tree.unpin(pin.node)
         self._look()
         return True
-
-    def expire(self, now: float) -> list[str]:
-        """End the pins whose time has come; their names."""
-        over = [pin.name for pin in self if pin.until <= now]
-        for name in over:
-            self.drop(name)
-        return over
 
     def settle(self) -> None:
         """Pin what has been computed since of paths that are pinned. After every insertion, when
@@ -121,7 +112,7 @@ class Pins:
         return freed
 
     def views(self) -> list[PinView]:
-        return [PinView(pin.name, pin.num_tokens, pin.node.end, pin.until) for pin in self]
+        return [PinView(pin.name, pin.num_tokens, pin.node.end) for pin in self]
 
     def _hold(self, pins: Iterable[Pin]) -> None:
         tree = self._tree
@@ -141,7 +132,7 @@ class Pins:
         before it, it shares with the one just before it.
         """
         size = self._tree.page_size
-        count, before = 0, Pin("", "", b"", 0.0, self._tree.root(""))
+        count, before = 0, Pin("", "", b"", self._tree.root(""))
         for pin in sorted(pins, key=lambda pin: (pin.namespace, pin.raw)):
             shared = 0
             if pin.namespace == before.namespace:

@@ -23,7 +23,6 @@ other copies the filled slots to a page of its own.
 
 from __future__ import annotations
 
-import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -254,16 +253,12 @@ class PrefixCache:
         freed = self.evict(self.evictable)
         return freed + self._pins.give_way(self.pinned) if pinned else freed
 
-    def pin(self, name: str, ids: Ids, namespace: str = "", *, until: float = math.inf) -> None:
-        """Keep what is, or will be, cached of ``ids``, until then. Raises PinsFull."""
-        self._pins.put(name, namespace, ids.tobytes(), until)
+    def pin(self, name: str, ids: Ids, namespace: str = "") -> None:
+        """Keep what is, or will be, cached of ``ids``. Raises PinsFull."""
+        self._pins.put(name, namespace, ids.tobytes())
 
     def unpin(self, name: str) -> bool:
         return self._pins.drop(name)
-
-    def expire_pins(self, now: float) -> list[str]:
-        """End those whose time has come; their names."""
-        return self._pins.expire(now)
 
     def pins(self) -> list[PinView]:
         return self._pins.views()

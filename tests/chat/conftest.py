@@ -67,6 +67,17 @@ def full_script() -> dict[str, Any]:
         "locks": 0, "last_used_s": 3, "hits": 1, "tier": "G", "lru_rank": 1,
         "messages": [long("d9f1")],
     }  # fmt: skip
+    pin = {
+        "session": long("e7f2"), "name": HOSTILE, "message": long("d9f1"), "text": HOSTILE,
+        "tokens": 12, "held_tokens": 10, "expires_s": 86399.5,
+    }  # fmt: skip
+    why = {
+        "message": long("d9f1"), "parent": long("c2aa"), "text": HOSTILE, "model": HOSTILE,
+        "dtype": "fp32", "input_tokens": 12, "cache": None, "matched": 4, "restored": 0,
+        "computed": 8, "parts": [{"start": 4, "end": 12, "cause": "template", "why": HOSTILE}],
+        "ended": {"position": 4, "before": HOSTILE, "token": HOSTILE, "after": HOSTILE},
+        "now": None, "now_why_not": HOSTILE,
+    }  # fmt: skip
     return {
         "generate": lambda args: answer_events(["Hello", " wor", "ld"]),
         "models.load": lambda args: answer_events([]),
@@ -131,8 +142,12 @@ def full_script() -> dict[str, Any]:
         "cache.stats": {
             "tiers": {"device": {"tokens": 10, "bytes": 2048, "budget_bytes": 4096}},
             "total_tokens": 100, "free_tokens": 90, "evictable_tokens": 10, "locked_tokens": 0,
-            "hit_rate": 0.5, "requests": 3,
+            "pinned_tokens": 0, "hit_rate": 0.5, "requests": 3, "pins": [pin],
+            "pin_tokens": 16, "pin_limit_tokens": 25,
         },
+        "cache.why": {"session": long("e7f2"), "name": HOSTILE, "answers": [why]},
+        "cache.pin": {**pin, "pin_tokens": 16, "pin_limit_tokens": 25},
+        "cache.unpin": {"session": long("e7f2"), "message": long("d9f1"), "unpinned": True},
         "cache.ls": {"entries": [entry]},
         "cache.tree": {"nodes": [node]},
         "cache.evict": {"freed_tokens": 32},

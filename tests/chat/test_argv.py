@@ -92,7 +92,7 @@ def test_a_mistyped_command_is_never_a_prompt(typed: list[str], hint: str) -> No
         ("rm report", "`radchat sessions rm report`"),
         ("resume", "`radchat chat -r`"),
         ("resume report", "`radchat chat -r report`"),
-        ("why d9f1", "`radchat tree --show-cache`"),
+        ("why d9f1", "`radchat cache why d9f1`"),
         ("-m tiny status", "`radchat daemon status`"),
         ("diff main 1", "`radchat diff` is not there yet"),
         ("what-if 'do it' 'do not'", "`radchat what-if` is not there yet"),

@@ -28,6 +28,7 @@ READING = (
     ("cache", "stats"),
     ("cache", "ls", "--lru"),
     ("cache", "tree"),
+    ("cache", "why", "d9f1"),
     ("config", "list"),
 )
 MOVING = (("undo",), ("redo",), ("switch", "main"), ("fork", "d9f1"), ("fork",))
@@ -43,6 +44,8 @@ CHANGING = (
     ("sessions", "verify"),
     ("cache", "evict", "d9f1"),
     ("cache", "clear", "-y"),
+    ("cache", "pin", "d9f1", "--for", "2h"),
+    ("cache", "unpin", "d9f1"),
     ("retry",),
     ("edit", "1", "new words"),
     ("continue",),

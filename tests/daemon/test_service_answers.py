@@ -396,13 +396,23 @@ def test_what_another_model_must_read_again_is_told_with_the_reason(tmp_path: Pa
             assert first["branches"][0]["model"] == "tiny"
             events = await home.ask("and you?", model="other")
             (notice,) = [n for n in named(events, "notice") if n["code"] == "recompute"]
-            assert notice["tokens"] == events[-1].data["usage"]["input_tokens"]
+            made_up = await reuse_of(home, events[-1].data)
+            assert [part["cause"] for part in made_up["parts"]] == ["model", "new"]
+            assert made_up["matched"] == 0
+            assert notice["tokens"] == made_up["parts"][0]["end"] > 600
             assert "tiny wrote this in ids of its own" in notice["text"]
             back = await home.ask("and back", model="tiny", dtype="bf16")
             (notice,) = [n for n in named(back, "notice") if n["code"] == "recompute"]
             assert "other" in notice["text"]
 
     run(main())
+
+
+async def reuse_of(home: House, done: dict[str, Any]) -> dict[str, Any]:
+    """How the prompt of an answer was made up, as it is kept with it."""
+    answer = done["branches"][0]["message"]
+    usage = await home.on_desk(lambda store: store.message(answer).usage)
+    return dict(usage["reuse"])
 
 
 def _give_another_tokenizer(folder: Path) -> None:

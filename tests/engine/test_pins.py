@@ -79,19 +79,17 @@ def test_what_only_a_pin_kept_stands_again_where_its_last_use_puts_it(cache: Pre
     cache.pin("b", NEW)
     assert len(cache.eviction_plan()) == 1
     assert cache.unpin("a")
-    assert cache.expire_pins(1e9) == []
     assert cache.unpin("b")
     assert cache.eviction_plan() == before
     assert not cache.unpin("b")
 
 
-def test_a_pin_ends_in_its_own_time_and_not_before(cache: PrefixCache) -> None:
-    cache.pin("short", OLD, until=10)
-    cache.pin("long", OLD, until=20)
-    assert cache.expire_pins(9.9) == []
-    assert cache.expire_pins(10) == ["short"]
+def test_what_two_pins_keep_stays_until_both_have_ended(cache: PrefixCache) -> None:
+    cache.pin("short", OLD[:12])
+    cache.pin("long", OLD)
+    cache.unpin("short")
     assert cache.pinned == 5
-    assert cache.expire_pins(25) == ["long"]
+    cache.unpin("long")
     assert cache.pinned == 0
 
 
@@ -133,7 +131,7 @@ def pinned_engine() -> tuple[Engine, Ids]:
     engine = scripted_engine(pool_tokens=320)
     prompt = ids(range(60))
     ask(engine, "first", prompt)
-    engine.pin("kept", prompt + ids(range(20)), until=1e9)
+    engine.pin("kept", prompt + ids(range(20)))
     assert engine.cache.pinned == 4
     return engine, prompt
 
@@ -141,7 +139,7 @@ def pinned_engine() -> tuple[Engine, Ids]:
 def test_a_pin_beyond_the_limit_is_refused_with_both_numbers() -> None:
     engine, prompt = pinned_engine()
     with pytest.raises(InvalidInput, match=r"would pin 96 tokens, and at most 80 may be") as error:
-        engine.pin("more", ids(99), until=1e9)
+        engine.pin("more", ids(99))
     assert error.value.data == {"tokens": 96, "limit": 80}
     assert engine.probe(prompt) == len(prompt)
 
@@ -190,7 +188,7 @@ def test_a_pinned_path_that_stands_in_its_own_way_does_not_starve() -> None:
     """Its page is in the tree and so are copies of it: cleared, it takes each page once."""
     engine = scripted_engine(pool_tokens=64)
     ask(engine, "first", ids(range(14)), 1)
-    engine.pin("kept", ids(range(14)), until=1e9)
+    engine.pin("kept", ids(range(14)))
     events = ask(engine, "whole", ids(range(5), range(70, 128)), 1)
     assert finished(events, "whole").reason is FinishReason.LENGTH
     assert output(events, "whole")

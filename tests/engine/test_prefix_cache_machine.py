@@ -54,7 +54,7 @@ class CacheMachine(RuleBasedStateMachine):
         self.last_use: dict[tuple[str, bytes], int] = {}  # every cached prefix
         self.in_tree: dict[int, int] = {}  # id(lease) -> tokens it has locked
         self.evicted: list[tuple[int, str, bytes, int]] = []  # node id, …, its prefix, new end
-        self.pins: dict[str, tuple[str, bytes, float]] = {}  # name -> namespace, path, until
+        self.pins: dict[str, tuple[str, bytes]] = {}  # name -> namespace, path
 
     # ---- what a request can do -------------------------------------------------------------
 
@@ -143,31 +143,24 @@ class CacheMachine(RuleBasedStateMachine):
         self.settle_evictions()
 
     @rule(text=some, at=cut, name=st.sampled_from("abc"), lasts=st.integers(0, 40), ns=namespaces)
-    def pin(self, text: int, at: int, name: str, lasts: int, ns: str) -> None:
+    def pin(self, text: int, at: int, name: str, ns: str) -> None:
         """A path that is cached, in part, or not at all; a pin of that name may be there."""
-        ids, until = self.some_text(text)[:at], self.now + lasts
+        ids = self.some_text(text)[:at]
         others = [pin for each, pin in self.pins.items() if each != name]
-        want = self.pages_of([*others, (ns, ids.tobytes(), until)])
+        want = self.pages_of([*others, (ns, ids.tobytes())])
         limit = self.cache.total // 4
         if want > limit:
             with pytest.raises(PinsFull) as refused:
-                self.cache.pin(name, ids, ns, until=until)
+                self.cache.pin(name, ids, ns)
             assert (refused.value.num_pages, refused.value.limit) == (want, limit)
             return
-        self.cache.pin(name, ids, ns, until=until)
-        self.pins[name] = (ns, ids.tobytes(), until)
+        self.cache.pin(name, ids, ns)
+        self.pins[name] = (ns, ids.tobytes())
         assert self.cache.pins_want == want
 
     @rule(name=st.sampled_from("abc"))
     def unpin(self, name: str) -> None:
         assert self.cache.unpin(name) == (self.pins.pop(name, None) is not None)
-
-    @rule()
-    def expire(self) -> None:
-        over = {name for name, (*_, until) in self.pins.items() if until <= self.now}
-        assert set(self.cache.expire_pins(self.now)) == over
-        for name in over:
-            del self.pins[name]
 
     @rule(text=some, start=cut)
     def forget_a_path(self, text: int, start: int) -> None:
@@ -195,10 +188,10 @@ class CacheMachine(RuleBasedStateMachine):
     def a_pin_holds_all_that_is_cached_of_its_path(self) -> None:
         views = {view.name: view for view in self.cache.pins()}
         assert views.keys() == self.pins.keys()
-        for name, (namespace, raw, until) in self.pins.items():
+        for name, (namespace, raw) in self.pins.items():
             ids = array("I", raw)
             held = self.expected_match(ids, namespace, len(ids))
-            assert views[name][1:] == (len(ids), held, until)
+            assert views[name][1:] == (len(ids), held)
         used = self.cache.free + self.cache.evictable + self.cache.pinned + self.cache.locked
         own = sum(len(lease.table) - lease.own_from for lease in self.leases)
         assert self.cache.total - own <= used <= self.cache.total
@@ -399,16 +392,16 @@ class CacheMachine(RuleBasedStateMachine):
     def is_pinned(self, namespace: str, path: bytes, end: int) -> bool:
         """Whether a pin reaches beyond token ``end`` of ``path``."""
         beyond = path[: 4 * end + 4]
-        return any(ns == namespace and raw.startswith(beyond) for ns, raw, _ in self.pins.values())
+        return any(ns == namespace and raw.startswith(beyond) for ns, raw in self.pins.values())
 
-    def pages_of(self, pins: list[tuple[str, bytes, float]]) -> int:
+    def pages_of(self, pins: list[tuple[str, bytes]]) -> int:
         """Whole pages of these paths, those shared once, and a last one that is not whole."""
         whole = {
             (ns, raw[: 4 * n])
-            for ns, raw, _ in pins
+            for ns, raw in pins
             for n in range(self.size, len(raw) // 4 + 1, self.size)
         }
-        return len(whole) + sum(len(raw) // 4 % self.size > 0 for _, raw, _ in pins)
+        return len(whole) + sum(len(raw) // 4 % self.size > 0 for _, raw in pins)
 
     def is_last(self, ids: Ids) -> bool:
         """Whether nothing in the model goes on from ``ids``."""

@@ -1,0 +1,102 @@
+"""`/cache`, `/why` and `/pin`: the cache, seen from where this chat stands."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from radchat.chat import cache_view, commands, why_view
+from radchat.config import FOREVER, parse_duration
+from radchat.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from radchat.chat.repl import Chat
+
+USAGE = "/cache [stats | ls [size] | tree | evict REF | evict --tokens N | clear | unpin REF]"
+
+
+def cache(chat: Chat, rest: str) -> None:
+    word, _, more = rest.partition(" ")
+    action = _ACTIONS.get(word or "stats")
+    if action is None:
+        raise UsageError(f"/cache {word}: want {USAGE}")
+    action(chat, more.strip())
+
+
+def why(chat: Chat, rest: str) -> None:
+    result = chat.call("cache.why", ref=commands.ref(rest) if rest else "HEAD")
+    _print(chat, why_view.why(result, chat.host.columns))
+
+
+def pin(chat: Chat, rest: str) -> None:
+    """`/pin`, `/pin 4`, `/pin 4 90m`"""
+    ref, _, hold = rest.partition(" ")
+    args: dict[str, float] = {}
+    if hold.strip():
+        try:
+            args["hold_s"] = parse_duration(hold)
+        except ValueError as error:
+            raise UsageError(f"/pin [REF] [FOR]: {error}") from error
+        if args["hold_s"] == FOREVER:
+            raise UsageError("/pin [REF] [FOR]: a pin ends; say for how long, like 24h")
+    result = chat.call("cache.pin", ref=commands.ref(ref) if ref else "HEAD", **args)
+    chat.host.note(cache_view.pinned(result))
+
+
+def _stats(chat: Chat, rest: str) -> None:
+    _nothing(rest)
+    _print(chat, cache_view.stats(chat.ready().call("cache.stats"), chat.host.columns))
+
+
+def _ls(chat: Chat, rest: str) -> None:
+    by = rest.lstrip("-") or "lru"
+    if by not in ("lru", "size"):
+        raise UsageError(f"/cache ls {rest}: want lru or size")
+    _print(chat, cache_view.entries(chat.ready().call("cache.ls", by=by), chat.host.columns))
+
+
+def _tree(chat: Chat, rest: str) -> None:
+    _nothing(rest)
+    _print(chat, cache_view.nodes(chat.ready().call("cache.tree"), chat.host.columns))
+
+
+def _evict(chat: Chat, rest: str) -> None:
+    words = rest.split()
+    if len(words) == 2 and words[0] == "--tokens" and words[1].isdecimal():
+        result = chat.call("cache.evict", tokens=int(words[1]))
+    elif len(words) == 1:
+        result = chat.call("cache.evict", ref=commands.ref(rest))
+    else:
+        raise UsageError("/cache evict wants a REF, or --tokens N")
+    chat.host.note(cache_view.freed(result))
+
+
+def _clear(chat: Chat, rest: str) -> None:
+    _nothing(rest)
+    chat.host.note(cache_view.freed(chat.ready().call("cache.clear")))
+
+
+def _unpin(chat: Chat, rest: str) -> None:
+    result = chat.call("cache.unpin", ref=commands.ref(rest) if rest else "HEAD")
+    chat.host.note(f"{result['message'][:4]} is not pinned any more")
+
+
+def _nothing(rest: str) -> None:
+    if rest:
+        raise UsageError(f"nothing is to follow there ({rest}): {USAGE}")
+
+
+def _print(chat: Chat, lines: list[str]) -> None:
+    for line in lines:
+        chat.host.out(line)
+
+
+_ACTIONS: dict[str, Callable[[Chat, str], None]] = {
+    "stats": _stats,
+    "ls": _ls,
+    "tree": _tree,
+    "evict": _evict,
+    "clear": _clear,
+    "unpin": _unpin,
+}

@@ -1,0 +1,83 @@
+"""`cache why` as lines: what of a prompt was reused, where that ended, and why no more was."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from radchat.chat.footer import count, share
+from radchat.chat.text import clean, one_line
+from radchat.chat.width import cut
+
+TEXT_COLUMNS = 48
+NAMES = {
+    "new": "new",
+    "edited": "edited",
+    "evicted": "evicted",
+    "model": "other model",
+    "template": "template",
+    "system": "system prompt",
+    "last": "last token",
+}
+
+
+def why(result: Mapping[str, Any], columns: int | None) -> list[str]:
+    """A block for each answer, an empty line between."""
+    lines: list[str] = []
+    for answer in result["answers"]:
+        lines += ["", *_answer(answer)] if lines else _answer(answer)
+    return lines if columns is None else [cut(line, columns) for line in lines]
+
+
+def _answer(answer: Mapping[str, Any]) -> list[str]:
+    model = one_line(" ".join(str(answer[key]) for key in ("model", "dtype") if answer.get(key)))
+    text = cut(one_line(str(answer.get("text") or "")), TEXT_COLUMNS)
+    num = answer["input_tokens"]
+    lines = [f"{answer['message'][:4]} asst {text}   {model}", _row("prompt", num, "tokens")]
+    if answer.get("parts") is None:
+        lines.append("  it ended before its prompt was admitted, or is older than this record")
+        cache = answer.get("cache")
+        if cache:
+            lines.append(_row("matched", cache["device"]))
+            lines.append(_row("computed", cache["computed"]))
+    else:
+        lines += _made_up(answer, num)
+    now = answer.get("now")
+    if now is None:
+        lines.append(_row("now", "-", one_line(str(answer.get("now_why_not") or ""))))
+    else:
+        cached = now["device"] + now["host"] + now["disk"]
+        lines.append(_row("now", cached, f"would be reused ({share(cached, num)})"))
+    return lines
+
+
+def _made_up(answer: Mapping[str, Any], num: int) -> list[str]:
+    lines = [
+        _row("matched", answer["matched"], f"reused ({share(answer['matched'], num)})"),
+        _row("restored", answer["restored"]),
+        _row("computed", answer["computed"]),
+    ]
+    for part in answer["parts"]:
+        size = part["end"] - part["start"]
+        cause = NAMES.get(str(part["cause"]), one_line(str(part["cause"])))
+        lines.append(_row("", size, f"{cause}: {one_line(str(part['why']))}"))
+    ended = answer.get("ended")
+    if ended:
+        lines.append(f"  reuse ended at token {count(ended['position'])}:  {_context(ended)}")
+    return lines
+
+
+def _context(ended: Mapping[str, Any]) -> str:
+    """`...the report >>of<< last spring...`: text of any sort on one line."""
+    before, token, after = (_bare(str(ended[key])) for key in ("before", "token", "after"))
+    return f"{before}>>{token}<<{after}"
+
+
+def _bare(text: str) -> str:
+    """On one line; white space stays, for a token often begins with it."""
+    return clean(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def _row(name: str, number: Any, text: str = "") -> str:
+    shown = count(number) if isinstance(number, int) else str(number)
+    return f"  {name:<9}{shown:>9}  {text}".rstrip()

@@ -1,0 +1,87 @@
+"""`cache why`: how an answer's prompt was made up when it was asked, and what it reuses now."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from radchat.daemon.arguments import ChatHead
+from radchat.daemon.context_methods import ContextMethods
+from radchat.daemon.turns import shown
+from radchat.engine.request import Ids
+from radchat.errors import InvalidInput, NotFound
+from radchat.protocol import Where
+from radchat_sessions.messages import Message
+from radchat_sessions.store import Store
+
+_Found = tuple[dict[str, Any], list[tuple[Message, Ids]]]
+
+
+class WhyMethods(ContextMethods):
+    async def cache_why(
+        self,
+        where: Where,
+        ref: str = "HEAD",
+        session: str | None = None,
+        head: ChatHead | None = None,
+    ) -> dict[str, Any]:
+        """Of an answer, or of every answer to a user message. Looks, and disturbs nothing."""
+
+        def look() -> _Found:
+            store, _, target = self._target(where, session, head, ref)
+            about = {"session": target.session, "name": store.session(target.session).name}
+            asked = []
+            for answer in _answers(store, target.session, target.message):
+                assert answer.prompt is not None
+                asked.append((answer, store.prompt_ids(answer.prompt)))
+            return about, asked
+
+        about, asked = await self._desk.run(look)
+        rows = [_answer_json(*pair, await self._cached_now(*pair)) for pair in asked]
+        return {**about, "answers": rows}
+
+    async def _cached_now(self, answer: Message, ids: Ids) -> int | None:
+        """How many are cached now, for the model and dtype that answered; None: not loaded."""
+        mine = answer.model, answer.dtype
+        engines = [each.engine for each in self._engines.all if (each.name, each.dtype) == mine]
+        if not engines:
+            return None
+        return await self._worker.call(lambda: engines[0].probe(ids))
+
+
+def _answers(store: Store, session: str, message: str | None) -> list[Message]:
+    """The answer, or the answers to a user message, whose prompts are known."""
+    if message is None:
+        raise NotFound("there is no answer here yet")
+    target = store.message(message)
+    found = [target]
+    if target.role != "assistant":
+        found = [m for m in store.children(message, session) if m.role == "assistant"]
+        if not found:
+            raise NotFound(
+                f"{message[:4]} has no answer yet: name an answer, or a turn that has one"
+            )
+    known = [answer for answer in found if answer.prompt is not None]
+    if not known:
+        raise InvalidInput(f"{found[0].id[:4]} came as text: no prompt was asked for it")
+    return known
+
+
+def _answer_json(answer: Message, ids: Ids, cached: int | None) -> dict[str, Any]:
+    usage, num = answer.usage or {}, len(ids)
+    unknown = dict.fromkeys(("matched", "restored", "computed", "parts", "ended"))
+    now = None
+    if cached is not None:
+        device = min(cached, num - 1)  # the last one always runs
+        now = {"device": device, "host": 0, "disk": 0, "computed": num - device}
+    return {
+        "message": answer.id,
+        "parent": answer.parent,
+        "text": shown(answer),
+        "model": answer.model,
+        "dtype": answer.dtype,
+        "input_tokens": num,
+        "cache": usage.get("cache"),
+        **(usage.get("reuse") or unknown),
+        "now": now,
+        "now_why_not": None if now else f"{answer.model} {answer.dtype} is not loaded",
+    }
