@@ -77,7 +77,6 @@ class Plan:
     is_cut: bool  # the last of them only in part
     stays: int  # messages at the end of the path that are said again as they were
     ids: Ids  # the request's
-    kept: int  # of them, those that the path has seen
     opens_reasoning: bool
     max_tokens: int
     request: str
@@ -99,6 +98,11 @@ class Plan:
         came = {"branch": self.place.branch, "message": self.place.message}
         made[-1] = replace(made[-1], extra={"compacted": came})
         return made
+
+    def length(self, template: Template, summary: str) -> int:
+        """Tokens of the new path's next prompt."""
+        turns = [turn(message.role, message.parts) for message in self.copies(summary)]
+        return len(next_prompt(template, turns, self.settings).ids)
 
 
 # -- what is read, what stays ----------------------------------------------------------------------
@@ -134,7 +138,7 @@ def make_plan(store: Store, place: Place, ask: Compact, loaded: Loaded) -> Plan:
     else:
         raise context_overflow(limit - room, limit)
     how = loaded.template.prompt(seen, [asked], settings)
-    return Plan(
+    plan = Plan(
         place,
         tuple(path),
         settings,
@@ -142,11 +146,26 @@ def make_plan(store: Store, place: Place, ask: Compact, loaded: Loaded) -> Plan:
         is_cut,
         _stays(store, place, path, read, limit),
         how.ids,
-        how.kept,
         how.opens_reasoning,
         min(room, most, max(least, len(how.ids) // 2)),
         request,
         len(next_prompt(loaded.template, known, settings).ids),
+    )
+    return _saving(plan, loaded.template, least)
+
+
+def _saving(plan: Plan, template: Template, least: int) -> Plan:
+    """The plan whose summary may be as long as still saves something; without the turns that would
+    only be nice to keep, where else it could not.
+    """
+    for stays in (plan.stays, len(plan.path) - plan.read):
+        tried = replace(plan, stays=stays)
+        saved = plan.before - tried.length(template, "-")
+        if saved > least:
+            return replace(tried, max_tokens=min(plan.max_tokens, saved))
+    raise InvalidInput(
+        f"this path is too short to compact: {plan.before:,} tokens, of which "
+        f"{plan.before - saved:,} would be there again besides a summary"
     )
 
 
@@ -306,9 +325,7 @@ class Compaction:
 
 def keep(store: Store, plan: Plan, summary: str, loaded: Loaded) -> dict[str, Any]:
     """On the desk: the branch, HEAD and the label, or nothing where it would save nothing."""
-    made = plan.copies(summary)
-    turns = [turn(message.role, message.parts) for message in made]
-    after = len(next_prompt(loaded.template, turns, plan.settings).ids)
+    after = plan.length(loaded.template, summary)
     if after >= plan.before:
         raise InvalidInput(
             f"the summary and what stays as it was are {after:,} tokens, the path {plan.before:,}: "
@@ -322,7 +339,7 @@ def keep(store: Store, plan: Plan, summary: str, loaded: Loaded) -> dict[str, An
     appended = store.append(
         session.id,
         parent=None,
-        new=made,
+        new=plan.copies(summary),
         branch=free_name(BRANCH, branches | {each.value for each in labels}),
         keep_head=not is_stored(store, place),
         label=(place.message, label),

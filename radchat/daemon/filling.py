@@ -61,7 +61,8 @@ def fill(
                     continue
             if start >= 0:
                 spans.append((start, end, kind, index))
-                at = end
+                at = at if kind == "system" else end  # some templates write it with the last words
+    spans.sort()
     parts = dict.fromkeys(PARTS, 0)
     counts = [0] * len(said)
     for kind, message in _owners(begins, spans):

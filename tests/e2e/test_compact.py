@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,8 +10,10 @@ import pytest
 from radchat.daemon.compacting import REQUEST
 from radchat.errors import ContextOverflow, InvalidInput
 from radchat.protocol import Event
-from tests.e2e.conftest import Homes
+from tests.e2e.conftest import POOL, Homes
 from tests.e2e.homes import Home, Shell, until, wait_until
+from tests.e2e.tiny_models import converted
+from tests.engine.text_toys import TEMPLATES
 
 OPTIONS = {"temperature": 0, "max_tokens": 8, "num_ctx": 2000}
 LONG = {"max_tokens": 250}
@@ -159,7 +162,7 @@ def test_a_single_turn_that_fills_the_context_is_read_without_its_end(terminal: 
 def test_what_would_save_nothing_or_has_no_answer_changes_nothing(terminal: Shell) -> None:
     session = say(terminal, "hello")["session"]
     tree = everything(terminal.home, session)
-    with pytest.raises(InvalidInput, match="nothing was changed"):
+    with pytest.raises(InvalidInput, match="this path is too short to compact"):
         compact(terminal, session)
     assert everything(terminal.home, session) == tree
     fresh = terminal.call("sessions.open", new=True)["id"]
@@ -197,6 +200,51 @@ def test_a_summary_that_is_cut_off_leaves_the_tree_as_it_was(homes: Homes) -> No
     assert told["used"] == exact["used"] == used["input_tokens"] + used["output_tokens"]
     assert sum(told["parts"].values()) == told["used"]
     assert told["limit"] is None
+
+
+@pytest.fixture(scope="module")
+def strict(sources: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
+    """Templates that want user and assistant in turn; Gemma's refuses a system prompt, Nemo's
+    writes it with the last message.
+    """
+    models = tmp_path_factory.mktemp("strict") / "models"
+    added = {
+        "gemma": ("<start_of_turn>", "<end_of_turn>"),
+        "nemo": ("[INST]", "[/INST]", "[TOOL_CALLS]", "[AVAILABLE_TOOLS]"),
+    }
+    made = {
+        name: converted(
+            models,
+            name,
+            template=(TEMPLATES / f"{name}.jinja").read_text(),
+            added=tokens,
+            favours=("d", "e"),
+        )
+        for name, tokens in added.items()
+    }
+    home = Home(sources, made, RADCHAT_KV_DEVICE=POOL, RADCHAT_CHECK="1")
+    yield home
+    home.close()
+
+
+@pytest.mark.parametrize(("model", "system"), [("gemma", None), ("nemo", None), ("nemo", "brief")])
+def test_a_compaction_suits_templates_that_want_roles_in_turn(
+    strict: Home, model: str, system: str | None
+) -> None:
+    shell = Shell(strict, f"{model}{system}")
+    given = {"model": model, "system": system} if system else {"model": model}
+    session = talk(shell, **given)["session"]
+    done = compact(shell, session)[-1].data
+    texts = shell.texts(session=session)
+    assert texts[:1] == ([("system", system)] if system else [("user", REQUEST)])
+    told = shell.call("context", session=session, text="and on")
+    assert told["parts"]["system"] == len(system or "")
+    assert sum(told["parts"].values()) == told["tokens"]
+    assert told["parts"]["user"] >= len(REQUEST) + len("and on")
+    after = say(shell, "and on", session)
+    assert after["branch"] == "compact"
+    assert after["usage"]["input_tokens"] == told["tokens"] == done["after"] + len("and on")
+    strict.assert_balanced()
 
 
 # -- what fills it ---------------------------------------------------------------------------------

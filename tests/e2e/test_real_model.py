@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -69,6 +70,44 @@ def test_exact_answers_are_the_same_cold_warm_forked_and_after_a_restart(talk: S
         assert again() == warm
     talk("daemon", "restart")
     assert again() == warm
+    talk.home.assert_balanced()
+
+
+def test_an_answer_cut_anywhere_goes_on_as_in_one_go(talk: Shell) -> None:
+    def said(**args: Any) -> dict[str, Any]:
+        with talk.stream(dtype="fp32", **args) as events:
+            return dict(list(events)[-1].data["branches"][0])
+
+    def most(number: int) -> dict[str, Any]:
+        return {"temperature": 0, "max_tokens": number}
+
+    whole = said(text=STORY + "Tell it again.", options=most(24))
+    out = talk.home.out_ids(whole["message"])
+    for cut in (1, 9, 23):
+        part = said(text=STORY + "Tell it again.", options=most(cut))
+        args = {"kind": "continue", "session": part["session"], "new_session": False}
+        rest = said(**args, options=most(24 - cut))
+        assert talk.home.out_ids(rest["message"]) == out
+        assert rest["text"] == whole["text"]
+        assert rest["usage"]["cached_input_tokens"] >= part["usage"]["input_tokens"] + cut - 2
+
+
+def test_a_compaction_reads_the_cached_path_and_the_talk_goes_on_from_it(talk: Shell) -> None:
+    talk.ask(STORY * 6 + "Who is Ada?")
+    before = talk.say("And Pixel?")
+    session = before["session"]
+    asked = {"where": talk.where, "session": session, "options": {"temperature": 0}}
+    with talk.home.client().stream("compact", **asked) as events:
+        seen = list(events)
+    done = seen[-1].data
+    assert done["usage"]["cached_input_tokens"] >= len(talk.home.ids(before["message"])) - 2
+    assert done["cache"]["computed"] < 80
+    assert done["after"] < done["before"]
+    assert "Ada" in done["summary"]
+    told = talk.call("context", session=session, text="Who is Pixel?")
+    after = talk.say("Who is Pixel?")
+    assert after["branch"] == "compact"
+    assert after["usage"]["input_tokens"] == told["tokens"] == sum(told["parts"].values())
     talk.home.assert_balanced()
 
 

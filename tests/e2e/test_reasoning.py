@@ -241,6 +241,36 @@ def test_a_chat_shows_thoughts_dim_tells_their_cost_and_can_hide_them(think: Thi
         assert terminal.wait_end(PATIENCE) == 0
 
 
+@pytest.mark.parametrize(("model", "thoughts"), [("seed_oss", 3), ("qwen3", 0), ("deepseek_r1", 0)])
+def test_reasoning_fills_the_context_where_the_template_keeps_it(
+    think: Thinker, model: str, thoughts: int
+) -> None:
+    for number in range(3):
+        answer = think(f"turn {number}", model=model, think="on")
+    session = answer["session"]
+    told = think.shell.call("context", session=session, model=model, think="on", text="next")
+    parts = told["parts"]
+    assert parts["reasoning"] == thoughts * len(THOUGHT)
+    assert parts["answers"] == 3 * len(ANSWER)
+    assert parts["user"] == len("turn 0turn 1turn 2next")
+    assert sum(parts.values()) == told["tokens"]
+    assert think("next", model=model, think="on")["usage"]["input_tokens"] == told["tokens"]
+
+
+def test_a_summary_is_not_thought_about_where_the_opening_alone_turns_it_off(
+    think: Thinker,
+) -> None:
+    first = think("say much", model="qwen3-long", think="on", most=600)
+    where = {"where": think.shell.where, "session": first["session"]}
+    options = {"temperature": 0}
+    asked = {**where, "model": "qwen3-long", "dtype": "fp32", "think": "on", "options": options}
+    with think.home.client().stream("compact", **asked) as events:
+        done = list(events)[-1].data
+    assert set(done["summary"]) == set(ANSWER)
+    after = think("on", model="qwen3-long", think="on", most=8)
+    assert (after["branch"], after["reasoning"]) == ("compact", THOUGHT)
+
+
 def test_what_a_script_gets_of_reasoning(think: Thinker) -> None:
     """stdout has the answer alone; a pipe on stderr has no thoughts; JSON has both."""
     shell = think.shell
