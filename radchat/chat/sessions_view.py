@@ -9,9 +9,10 @@ from typing import Any
 
 from radchat.chat.footer import SEPARATOR, count, place, where
 from radchat.chat.text import one_line
-from radchat.chat.width import cut, first_line, pad, table, width
+from radchat.chat.width import ELLIPSIS, cut, first_line, pad, table, width
 
 NAME_COLUMNS = 32
+LEAST_TEXT = 20  # columns
 LISTED = 20  # sessions, where one looks at them and did not say how many
 _WEEK = 7
 
@@ -85,28 +86,40 @@ def listing(sessions: Sequence[dict[str, Any]], columns: int | None) -> list[str
 
 def hits_listing(hits: Sequence[Mapping[str, Any]], columns: int | None) -> list[str]:
     """One line a hit of a search: session, branch@id, day, and the words around the match."""
+    if not hits:
+        return []
     rows = [
         [
             cut(one_line(str(hit.get("name") or "-")), NAME_COLUMNS),
             place(hit.get("branch"), hit.get("short")),
             datetime.fromtimestamp(hit["created"]).astimezone().date().isoformat(),
-            marked(str(hit["snippet"]), hit["marks"]),
         ]
         for hit in hits
     ]
-    if not rows:
-        return []
-    lines = table(rows, ["session", "at", "date", "text"])
+    begin = table(rows, ["session", "at", "date"])
+    wide = max(map(width, begin)) + 2
+    room = None if columns is None else max(columns - wide, LEAST_TEXT)
+    texts = ["text", *(marked(str(hit["snippet"]), hit["marks"], room) for hit in hits)]
+    lines = [f"{pad(start, wide)}{text}" for start, text in zip(begin, texts, strict=True)]
     return lines if columns is None else [cut(line, columns) for line in lines]
 
 
-def marked(snippet: str, marks: Sequence[Sequence[int]]) -> str:
-    """On one line, each match between [ and ]."""
-    text, done = "", 0
+def marked(snippet: str, marks: Sequence[Sequence[int]], room: int | None = None) -> str:
+    """On one line, each match between [ and ]; ``room``: so that the first is within so many
+    columns.
+    """
+    pieces, done = [], 0
     for start, stop in marks:
-        text += f"{snippet[done:start]}[{snippet[start:stop]}]"
+        pieces.append(f"{snippet[done:start]}[{snippet[start:stop]}]")
         done = stop
-    return one_line(text + snippet[done:])
+    before = one_line(snippet[: marks[0][0]]) if marks else ""
+    text = one_line("".join([*pieces, snippet[done:]]))
+    if room is None or width(text) <= room or width(before) <= room // 3:
+        return text
+    first = before.removeprefix(ELLIPSIS)
+    while width(first) > room // 3:
+        first = first.partition(" ")[2] if " " in first else first[len(first) // 2 + 1 :]
+    return f"{ELLIPSIS}{first}{text[len(before) :]}"
 
 
 def _row(session: dict[str, Any]) -> tuple[str, ...]:

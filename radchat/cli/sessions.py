@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from radchat.chat.footer import count
+from radchat.chat.footer import count, place
 from radchat.chat.history_file import forget
 from radchat.chat.sessions_view import LISTED, listing
 from radchat.chat.text import one_line
@@ -73,7 +73,7 @@ def show(
     branches = result.get("branches") or {}
     if isinstance(branches, dict):
         for name, message in branches.items():
-            cli.out(f"{'at':<9} {one_line(name)}@{str(message)[:4]}")
+            cli.out(f"{'at':<9} {place(name, message)}")
 
 
 def _value(key: str, value: Any) -> str:

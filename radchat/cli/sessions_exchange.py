@@ -68,11 +68,11 @@ def import_(
         cli.data(result)
         return
     for session in result["sessions"]:
-        renewed = ", under new ids: its own are in use here" if session["renewed"] else ""
+        renewed = " (new ids: its own are in use)" if session["renewed"] else ""
         name = one_line(str(session["name"]))
         cli.note(f"imported {name}, {messages(session['messages'])}{renewed}")
     for what, number in result["left_out"].items():
-        cli.note(f"left out: {count(number)} x {one_line(str(what))}")
+        cli.note(f"left out: {one_line(str(what))} ({count(number)})")
     if result["sessions"]:
         cli.note("go on: radchat chat -c")
 

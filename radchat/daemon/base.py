@@ -200,4 +200,6 @@ def session_json(session: Session) -> dict[str, Any]:
         "folder": session.folder,
         "created": session.created,
         "used": session.used,
+        "parent": session.parent,
+        "fork_message": session.fork_message,
     }

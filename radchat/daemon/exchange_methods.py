@@ -12,8 +12,8 @@ from radchat.daemon.keeping_methods import KeepingMethods
 from radchat.errors import InvalidInput, UsageError
 from radchat.protocol import Where
 from radchat_sessions import imports
+from radchat_sessions.drafts import Draft, Imported
 from radchat_sessions.errors import StoreError
-from radchat_sessions.exchange import Draft, Imported
 from radchat_sessions.reading import Document
 from radchat_sessions.rendering import Format, render
 from radchat_sessions.store import Store

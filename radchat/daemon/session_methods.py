@@ -69,8 +69,6 @@ class SessionMethods(Base):
                 "branch": place.branch,
                 "tokens": sum(span.stop - span.start for span in spans.values()),
                 "settings": dict(place.session.settings),
-                "parent": place.session.parent,
-                "fork_message": place.session.fork_message,
             }
 
         return await self._desk.run(work)

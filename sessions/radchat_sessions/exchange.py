@@ -11,12 +11,12 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
+from radchat_sessions.drafts import Draft, Imported
 from radchat_sessions.errors import StoreError, Unreadable
 from radchat_sessions.heads import check_name
-from radchat_sessions.messages import Json, Part, Role, dumps, pack_ids, searchable
+from radchat_sessions.messages import Json, dumps, pack_ids, searchable
 from radchat_sessions.names import auto_name, free_name, made_up_name
 from radchat_sessions.reading import Document
 from radchat_sessions.removal import Removal
@@ -26,35 +26,6 @@ VERSION: Final = 1
 _PLAIN = ("id", "parent", "role", "created", "digest")
 _ANSWER = ("prompt", "model", "dtype", "choice", "finish_reason", "stopped", "holds")
 _ANSWER_JSON = ("sampling", "usage", "timing")
-
-
-@dataclass(frozen=True, slots=True)
-class DraftMessage:
-    """Text of another program. ``parent``: the place in the draft of the one before it."""
-
-    parent: int | None
-    role: Role
-    parts: Sequence[Part]
-    created: float | None = None
-    model: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """A conversation of another program: a tree of texts without ids. ``heads``: branches."""
-
-    name: str
-    messages: Sequence[DraftMessage]
-    heads: Mapping[str, int]  # the first is where HEAD goes
-    created: float | None = None
-    left_out: Mapping[str, int] = field(default_factory=dict)  # what it had and we don't take
-
-
-@dataclass(frozen=True, slots=True)
-class Imported:
-    session: str
-    messages: int
-    renewed: bool  # its ids were in use here: it has new ones
 
 
 class Exchange(Removal):

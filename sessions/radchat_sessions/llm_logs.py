@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from radchat_sessions.drafts import Draft, DraftMessage
 from radchat_sessions.errors import Unreadable
-from radchat_sessions.exchange import Draft, DraftMessage
 from radchat_sessions.messages import ROLES, Part, as_role, reasoning_part, text_part
 
 ATTACHMENTS = "attachments"

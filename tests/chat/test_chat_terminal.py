@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ import pytest
 
 from radchat.errors import Busy, NotFound, Unreachable
 from radchat.protocol import Event
-from tests.chat.conftest import SESSION
+from tests.chat.conftest import SESSION, log
 from tests.chat.fake_server import FakeDaemon, answer_events
 from tests.chat.trees import long
 from tests.e2e.harness import Terminal, clean_env, radchat
@@ -803,3 +804,41 @@ def test_a_plain_terminal_gets_no_status_line_and_no_colour(chat: Open) -> None:
     terminal.wait_for("tok/s")
     assert b"\x1b[2K" not in terminal.raw
     assert b"\x1b[2m" not in terminal.raw
+
+
+def test_export_and_copy_take_out_what_was_said(
+    chat: Open, daemon: FakeDaemon, tmp_path: Path
+) -> None:
+    daemon.script["sessions.export"] = lambda args: {
+        "name": "report-q3", "format": args["format"], "messages": 2, "text": "the text\n",
+    }  # fmt: skip
+    terminal = chat("chat", "-c", PATH="/nowhere")
+    terminal.wait_for("> ")
+    target = tmp_path / "talk.json"
+    terminal.type(f"/export {target}\r")
+    terminal.wait_for("2 messages in")
+    assert target.read_text() == "the text\n"
+    (call,) = daemon.asked("sessions.export")
+    assert (call["format"], call["head"]["branch"]) == ("json", SESSION["branch"])
+    terminal.type("/copy\r")
+    terminal.wait_for("copied ")
+    copied = re.search(rb"\x1b\]52;c;([A-Za-z0-9+/=]+)\x07", terminal.raw)
+    assert copied is not None
+    answers = [m["text"] for m in log()["messages"] if m["role"] == "assistant"]
+    assert base64.b64decode(copied[1]).decode() == answers[-1]
+
+
+def test_an_export_without_a_name_is_named_after_the_session_and_writes_over_nothing(
+    home: Path, daemon: FakeDaemon, tmp_path: Path
+) -> None:
+    daemon.script["sessions.export"] = {
+        "name": "a/b", "format": "md", "messages": 2, "text": "the text\n",
+    }  # fmt: skip
+    command = radchat("--daemon", str(daemon.path), "chat", "-c")
+    with Terminal(command, clean_env(home, RADCHAT_MODEL="tiny"), cwd=tmp_path) as terminal:
+        terminal.wait_for("> ")
+        terminal.type("/export\r")
+        terminal.wait_for("in a-b.md")
+        terminal.type("/export\r")
+        terminal.wait_for("there is a a-b.md already")
+    assert (tmp_path / "a-b.md").read_text() == "the text\n"

@@ -197,7 +197,7 @@ def test_fork_with_a_prompt_asks_it_there_even_at_head(
 def test_a_fork_into_a_session_of_its_own_shares_the_past_and_nothing_after(
     terminal: Shell, talked: list[dict[str, Any]]
 ) -> None:
-    """Also after a restart in between."""
+    """SF-02: also after a restart in between."""
     name = f"own-{terminal.name}"
     fork = terminal.json("fork", "2", "--new-session", name, "down another road", *EXACT)
     own = fork["branches"][0]
@@ -208,6 +208,9 @@ def test_a_fork_into_a_session_of_its_own_shares_the_past_and_nothing_after(
     terminal("daemon", "restart")
     rows = {row["id"]: row for row in terminal.json("sessions", "ls")["sessions"]}
     assert rows[own["session"]]["name"] == name
+    assert rows[own["session"]]["parent"] == talked[0]["session"]
+    assert rows[own["session"]]["fork_message"] == talked[0]["message"]
+    assert rows[talked[0]["session"]]["parent"] is None
     shown = terminal.json("sessions", "show", name)
     assert shown["parent"] == talked[0]["session"]
     assert shown["fork_message"] == talked[0]["message"]

@@ -175,7 +175,7 @@ def test_a_command_that_is_ended_ends_its_answer_and_keeps_what_came(
 
 
 def test_a_chat_can_be_gone_on_with_from_two_terminals(terminal: Shell) -> None:
-    """Resume keeps the id, and each sees the other's turns; a fork has an id of its own."""
+    """SF-01: resume keeps the id, and each sees the other's turns; a fork has an id of its own."""
     base = terminal.ask("start", "--new-session", f"both-{terminal.name}")
     other = Shell(terminal.home, f"{terminal.name}-2", EXACT)
     before = terminal.num_sessions()
@@ -194,6 +194,7 @@ def test_a_chat_can_be_gone_on_with_from_two_terminals(terminal: Shell) -> None:
 
 
 def test_a_fork_that_stays_open_does_not_hold_its_parent(terminal: Shell) -> None:
+    """SF-03"""
     base = terminal.ask("start")
     other = Shell(terminal.home, f"{terminal.name}-2", EXACT)
     other("fork", "HEAD", "--new-session", f"fork-{terminal.name}", "--session", base["session"])
@@ -204,6 +205,7 @@ def test_a_fork_that_stays_open_does_not_hold_its_parent(terminal: Shell) -> Non
 
 
 def test_a_side_question_leaves_the_main_line_cached(terminal: Shell) -> None:
+    """SF-04"""
     base = terminal.ask("a long talk. " * 120, "--max-tokens", "20")
     tip = len(terminal.home.ids(base["message"]))
     terminal.json("fork", "HEAD", "sum it up please", *EXACT, "--max-tokens", "9")
