@@ -95,6 +95,18 @@ def parse_count(text: str) -> int:
     return int(text)
 
 
+def parse_temperature(text: str) -> float:
+    if not _NUMBER.fullmatch(text) or float(text) > 100:
+        raise ValueError("want a number from 0 (always the likeliest token) up")
+    return float(text)
+
+
+def parse_top_p(text: str) -> float:
+    if not _NUMBER.fullmatch(text) or not 0 < float(text) <= 1:
+        raise ValueError("want a number above 0 and up to 1")
+    return float(text)
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
     """One line of the table below: field, environment variable, parser, default as text, help."""
@@ -114,6 +126,9 @@ SETTINGS = (
     Setting("kv_device", "RADCHAT_KV_DEVICE", parse_size, None, "KV budget of each loaded model"),
     Setting("memory", "RADCHAT_MEMORY", parse_bytes, None, "weights and KV of all loaded models"),
     Setting("dtype", None, parse_dtype, "auto", "weights and KV: auto, fp32, bf16"),
+    Setting("temperature", None, parse_temperature, None, "sampling, before the model's own"),
+    Setting("top_p", None, parse_top_p, None, "sampling, before the model's own"),
+    Setting("max_tokens", None, parse_count, None, "at most so long an answer"),
     Setting("log_level", "RADCHAT_LOG_LEVEL", parse_level, "info", "what the daemon's log holds"),
 )
 
@@ -127,8 +142,17 @@ class Config:
     kv_device: Size | None
     memory: int | None
     dtype: str
+    temperature: float | None
+    top_p: float | None
+    max_tokens: int | None
     log_level: str
     sources: Mapping[str, str]  # setting -> where its value came from, for `doctor`
+
+    @property
+    def sampling(self) -> dict[str, Any]:
+        """What is set of it; a command's own flags go before."""
+        named = ("temperature", "top_p", "max_tokens")
+        return {name: v for name in named if (v := getattr(self, name)) is not None}
 
 
 def load(places: Places, env: Mapping[str, str] | None = None) -> Config:

@@ -140,7 +140,7 @@ class Answer:
             self._store.remove(made)
 
     def _asked(self, prepared: turns.Prepared, loaded: Loaded) -> Asked:
-        given = {**loaded.model.sampling, **self.ask.options}
+        given = {**loaded.model.sampling, **self._engines.sampling, **self.ask.options}
         limit = options.context_limit(loaded, given)
         room = limit - len(prepared.ids)
         if room < 1:

@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from radchat.config import FOREVER, Config
 from radchat.daemon.lifecycle import awake_time
@@ -81,6 +81,11 @@ class Engines:
         if loaded.users or self._config.keep_alive == FOREVER:
             return None
         return max(0.0, loaded.last_used + self._config.keep_alive - self._clock())
+
+    @property
+    def sampling(self) -> dict[str, Any]:
+        """What the settings say of it."""
+        return self._config.sampling
 
     async def choose(self, asked: str | None, sessions: str | None) -> ModelEntry:
         """The model a turn uses: asked for, the session's own, the setting, the default, the last.
