@@ -7,10 +7,12 @@ are, at any width.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,7 +33,8 @@ SHOWS = [
     ("log", "-r"), ("sessions", "ls"), ("sessions", "show"), ("branch",), ("cache", "ls"),
     ("cache", "tree"), ("cache", "stats"), ("undo",), ("redo",), ("switch", "mark"),
     ("switch", "main"), ("fork",), ("switch", "-"), ("models", "ls"), ("models", "ps"),
-    ("daemon", "status"), ("doctor",),
+    ("daemon", "status"), ("doctor",), ("sessions", "search", "red"), ("sessions", "verify"),
+    ("sessions", "search", "-l", "red"), ("prune", "--dry-run"),
 ]  # fmt: skip
 
 
@@ -55,6 +58,38 @@ def test_no_command_shows_a_control_character_of_others(evil: Shell) -> None:
     for command in SHOWS:
         painted = evil(*command, CLICOLOR_FORCE="1", COLUMNS="44")
         assert CONTROL.findall(OURS.sub("", painted.out + painted.err)) == [], command
+
+
+def test_what_is_imported_shows_no_control_character(evil: Shell) -> None:
+    """A file of somebody else's, hostile in every field that is text."""
+    document = json.loads(evil("sessions", "export", "--format", "json").out)
+    file = evil.home.root / "evil.json"
+    file.write_text(json.dumps(_hostile(document)))
+    taken = evil("sessions", "import", str(file))
+    assert CONTROL.findall(taken.out + taken.err) == []
+    for command in (("tree",), ("log",), ("sessions", "ls"), ("sessions", "show"), ("branch",)):
+        painted = evil(*command, CLICOLOR_FORCE="1")
+        assert CONTROL.findall(OURS.sub("", painted.out + painted.err)) == [], command
+
+
+def _hostile(value: Any, key: str = "") -> Any:
+    """What is no name (those are checked) and has no digest; the texts are hostile already."""
+    if isinstance(value, dict):
+        return {k: v if k == "parts" else _hostile(v, k) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_hostile(one, key) for one in value]
+    if isinstance(value, str) and key in ("model", "folder", "dtype"):
+        return f"{value}{EVIL}"
+    return value
+
+
+def test_an_export_to_a_terminal_drives_it_no_more_than_the_log_does(evil: Shell) -> None:
+    for format_ in ("md", "json", "jsonl", "openai"):
+        command = [sys.executable, "-P", "-m", "radchat", "sessions", "export", "--format", format_]
+        with Terminal(command, {**evil.env, "TERM": "xterm"}, cwd=Path(evil.folder)) as terminal:
+            assert terminal.wait_end(PATIENCE) == 0
+            sent = terminal.raw.replace(b"\r\n", b"\n").decode()
+        assert CONTROL.findall(OURS.sub("", sent)) == [], format_
 
 
 def test_brackets_and_wide_letters_are_shown_as_they_are(evil: Shell) -> None:
