@@ -28,7 +28,7 @@ def test_the_prompt_is_painted_again_only_where_there_is_something_new(
 
     opening = Opening(
         connect,
-        session={},
+        session={"where": {"terminal": "t", "folder": "/"}, "session": None, "new": True},
         model={"model": "tiny"},
         on_open=lambda _session: None,
         on_change=lambda: painted.append(opening.text),
@@ -36,5 +36,6 @@ def test_the_prompt_is_painted_again_only_where_there_is_something_new(
     )
     opening.start()
     assert opening.is_loaded(60.0)
+    assert opening.error is None
     assert painted == ["loading tiny 0%", "loading tiny 40%", "loading tiny 100%", ""]
     assert opening.limit == 512
