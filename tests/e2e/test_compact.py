@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from radchat.daemon.compacting import REQUEST
+from radchat.daemon.compact_plan import REQUEST
 from radchat.errors import ContextOverflow, InvalidInput
 from radchat.protocol import Event
 from tests.e2e.conftest import POOL, Homes
