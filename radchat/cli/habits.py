@@ -10,7 +10,7 @@ from radchat.errors import UsageError
 # commands of the manual that this version does not have: never words for the model
 LATER = frozenset((
     "what-if", "whatif", "diff", "compare", "think", "tot", "search", "vote", "agent",
-    "serve", "bench",
+    "serve",
 ))  # fmt: skip
 # a word, and the commands it may mean; what followed it stands in the place of {}
 HABITS: dict[str, tuple[str, ...]] = {

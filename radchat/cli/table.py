@@ -43,6 +43,7 @@ COMMANDS = (
     Entry("sessions", _CLI + "sessions:sessions_app", LOOK, "ls, search, export, import, rm, ..."),
     Entry("cache", _CLI + "cache:cache_app", LOOK, "stats, ls, tree, why, pin, evict, clear"),
     Entry("daemon", _CLI + "daemon:daemon_app", MACHINE, "start, stop, restart, status, logs"),
+    Entry("bench", _CLI + "bench:bench", MACHINE, "what reuse is worth here, measured in a minute"),
     Entry("doctor", _CLI + "doctor:doctor", MACHINE, "what is installed, set and running"),
     Entry("completion", _CLI + "completion:completion", MACHINE, "Tab completion for bash, zsh"),
     Entry("config", _CLI + "config:config_app", MACHINE, "get, set, unset, list, path"),

@@ -1,0 +1,108 @@
+"""`radchat bench` on a real daemon and a tiny model: its figures add up, and it leaves no trace."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.homes import Home, Shell, finish, wait_until
+
+
+@pytest.fixture(scope="module")
+def home(sources: str, tiny: Path) -> Iterator[Home]:
+    home = Home(sources, {"tiny": tiny}, RADCHAT_KV_DEVICE="8192tok", RADCHAT_CONTEXT_LENGTH="1024")
+    yield home
+    home.close()
+
+
+def tokens_held(home: Home) -> int:
+    return int(home.status()["kv"]["device"]["tokens"])
+
+
+@pytest.fixture
+def talked(home: Home) -> Shell:
+    """A terminal with a session whose KV is in the cache."""
+    shell = Shell(home, "1")
+    shell.ask("something said before", "--temp", "0", "--max-tokens", "9")
+    return shell
+
+
+def test_every_figure_of_bench_is_measured_and_adds_up(talked: Shell, home: Home) -> None:
+    result = talked.json("bench", "-m", "tiny")
+    rows = result["rows"]
+    cold, second, off = rows["cold"], rows["second"], rows["second, nothing cached"]
+    assert second["cached_tokens"] >= cold["input_tokens"], "the first turn and its answer"
+    assert off["input_tokens"] == second["input_tokens"]
+    assert off["cached_tokens"] <= cold["cached_tokens"] < second["cached_tokens"]
+    assert rows["samples"]["input_tokens"] == second["input_tokens"]
+    assert rows["samples"]["answers"] == rows["forks"]["answers"] == 4
+    assert rows["forks"]["cached_tokens"] >= 4 * cold["input_tokens"]
+    assert rows["strangers"]["cached_tokens"] < cold["input_tokens"]
+    for row in rows.values():
+        assert 0 < row["first_token_s"] <= row["total_s"]
+        assert row["output_tokens"] >= row["answers"]
+    assert result["weight_bytes"] == home.status()["models"][0]["bytes"]
+    assert result["memory"]["resident_bytes"] > result["weight_bytes"]
+    assert result["machine"]["copy_bytes_per_s"] > 0
+
+
+def test_bench_leaves_sessions_and_cache_as_they_were(talked: Shell, home: Home) -> None:
+    before = talked.json("sessions", "ls"), talked.json("tree", "--show-cache"), tokens_held(home)
+    shown = talked("bench", "-m", "tiny").out
+    assert "what was there still is" in shown
+    after = talked.json("sessions", "ls"), talked.json("tree", "--show-cache"), tokens_held(home)
+    for one, other in zip(before, after, strict=True):
+        assert timeless(one) == timeless(other)
+    lines = shown.splitlines()
+    assert len(lines) <= 23, "fits 80x24 with the prompt below it"
+    assert all(len(line) < 80 for line in lines)
+    assert "\x1b" not in shown
+
+
+def timeless(value: Any) -> Any:
+    """Without ages, and ranks and hits, which are about what else there is and was."""
+    gone = {"last_used_s", "used", "tiers"}
+    if isinstance(value, dict):
+        return {k: timeless(v) for k, v in value.items() if k not in gone}
+    return [timeless(each) for each in value] if isinstance(value, list) else value
+
+
+def test_an_interrupted_bench_ends_its_answers_and_leaves_nothing(
+    talked: Shell, home: Home
+) -> None:
+    held = tokens_held(home)
+    running = talked.start("bench", "-m", "tiny")
+    wait_until(lambda: home.status()["answers"] > 0)
+    time.sleep(0.2)  # anywhere in it
+    running.send_signal(signal.SIGINT)
+    done = finish(running)
+    assert done.code == 130
+    assert done.out == ""
+    assert home.status()["answers"] == 0
+    assert tokens_held(home) == held
+    sessions = talked.json("sessions", "ls")["sessions"]
+    assert not [one for one in sessions if one["name"].startswith("bench")]
+
+
+def test_reused_answers_are_the_same_in_exact_mode_and_counted(talked: Shell, home: Home) -> None:
+    held = tokens_held(home)
+    result = talked.json("bench", "--verify-reuse", "-m", "tiny")
+    exact = result["reuse"][-1]
+    assert exact["dtype"] == "fp32"
+    assert exact["same"] == exact["answers"] >= 3
+    assert exact["ids"] >= exact["answers"]
+    assert exact["cached_tokens"] > 0, "they were reused"
+    for tally in result["reuse"]:
+        differing = [place for places in tally["differ_at"].values() for place in places]
+        assert len(differing) == tally["answers"] - tally["same"]
+    assert tokens_held(home) == held
+
+
+def test_bench_of_a_model_that_is_not_here_is_one_json_error(talked: Shell) -> None:
+    failed = talked.json("bench", "-m", "nobody", code=66)
+    assert "nobody" in failed["error"]["message"]
