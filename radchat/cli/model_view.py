@@ -22,13 +22,6 @@ _RUNS_ON = {
     "decoder": "radchat's own decoder",
     "transformers": "transformers' classes, with radchat's attention and KV (slower)",
 }
-_MARKS = (  # what of a template's text tells which feature it has
-    ("tools", "tools"),
-    ("enable_thinking", "thinking can be switched (--think)"),
-    ("<think>", "writes its reasoning first"),
-    ("raise_exception", "refuses some orders of messages"),
-    ("strftime_now", "says the date"),
-)
 
 
 def about(entry: ModelEntry) -> dict[str, Any]:
@@ -36,7 +29,7 @@ def about(entry: ModelEntry) -> dict[str, Any]:
     return {
         "generation": generation(entry),
         "system": entry.defaults.get("system"),
-        "template": template(entry.folder),
+        "template": entry.template,
         "files": {
             path.name: path.stat().st_size
             for path in sorted(entry.folder.iterdir())
@@ -57,13 +50,26 @@ def generation(entry: ModelEntry) -> dict[str, dict[str, Any]]:
     return found | {key: {"value": v, "from": store} for key, v in own.items()}
 
 
-def template(folder: Path) -> dict[str, Any] | None:
-    """The chat template: how long, and what it knows of. None: there is none."""
-    try:
-        text = (folder / "chat_template.jinja").read_text(encoding="utf-8")
-    except OSError:
-        return None
-    return {"characters": len(text), "features": [words for mark, words in _MARKS if mark in text]}
+def template_lines(entry: ModelEntry) -> list[str]:
+    """What the chat template does, as it was found when the model was converted."""
+    facts = entry.template
+    if not (entry.folder / "chat_template.jinja").is_file():
+        return ["none: it can complete, not chat"]
+    if facts is None:
+        return ["not looked at: converted by an earlier radchat"]
+    if "problem" in facts:
+        return [str(facts["problem"])]
+    lines = [f"system prompt {facts['roles'].get('system', 'dropped')}, tools {facts['tools']}"]
+    if facts["think_switch"]:
+        lines.append(f"thinking switched by {facts['think_switch']} (--think)")
+    if facts["drops"]:
+        lines.append(f"drops earlier reasoning after {', '.join(facts['drops'])}")
+    if facts["clock"] != "never":
+        lines.append(f"says the date: {facts['clock']}")
+    lines += [f"moves {what}: {case}" for case, what in facts["moves"].items()]
+    if facts["stops"]:
+        lines.append(f"an answer ends with {', '.join(facts['stops'])}")
+    return lines
 
 
 def source_now(entry: ModelEntry) -> str | None:
@@ -99,17 +105,13 @@ def show_lines(entry: ModelEntry) -> list[str]:
         f"licence       {one_line(entry.license or 'not stated')}",
         f"source        {one_line(entry.source)}{f' ({now})' if now else ''}",
     ]
-    lines += [f"found by      {one_line(step)}" for step in entry.steps]
+    lines += [f"how           {one_line(step)}" for step in entry.steps]
     for name, setting in facts["generation"].items():
         value = json.dumps(setting["value"], ensure_ascii=False)
         lines.append(f"setting       {name} {one_line(value)}, from {one_line(setting['from'])}")
     if facts["system"]:
         lines.append(f"system        {one_line(facts['system'])}")
-    if facts["template"] is None:
-        lines.append("template      none: it can complete, not chat")
-    else:
-        words = "; ".join(facts["template"]["features"]) or "plain"
-        lines.append(f"template      {facts['template']['characters']:,} characters: {words}")
+    lines += [f"template      {one_line(line)}" for line in template_lines(entry)]
     lines += [f"file          {one_line(name)} {size(n)}" for name, n in facts["files"].items()]
     return lines
 

@@ -95,18 +95,17 @@ def _elsewhere(cli: Cli, found: list[Found], entries: list[ModelEntry], *, show_
             cli.out("")
         rows = [
             [
-                one_line(one.ref),
-                one_line(one.architecture),
+                size(one.bytes) if one.bytes else "",
                 one.quantisation,
                 one_line(one.size_label),
-                size(one.bytes) if one.bytes else "",
-                one_line(one.problem or ""),
+                one_line(one.architecture),
+                one_line(f"{one.ref}: {one.problem}" if one.problem else one.ref),
             ]
             for one in shown
         ]
-        head = ["elsewhere on this machine", "architecture", "as", "parameters", "size", ""]
-        for line in table(rows, head, right=frozenset((3, 4))):
-            cli.out(line.rstrip())
+        head = ["size", "as", "parameters", "architecture", "elsewhere on this machine"]
+        for line in table(rows, head, right=frozenset((0, 2))):
+            cli.out(line)
     if fit:
         cli.note(f"to run one of these: radchat -m {shlex.quote(fit[0].ref)}; converted once")
     if unfit and not show_all:
@@ -208,7 +207,7 @@ def ps(ctx: typer.Context) -> None:
         ]
         for one in result["models"]
     ]
-    head = ["name", "dtype", "context", "weights", "KV budget", "cached", "answering", "until"]
+    head = ["name", "dtype", "context", "weights", "KV", "cached", "users", "until"]
     for line in table(rows, head, right=frozenset((2, 3, 4, 5, 6))) if rows else ():
         cli.out(line)
     if not rows:

@@ -33,6 +33,8 @@ from radchat.engine.convert_write import (
     write_bytes,
     write_tensors,
 )
+from radchat.engine.template import Template
+from radchat.engine.tokenizer import Tokenizer
 from radchat.errors import RadchatError
 
 FORMAT = 1  # of the folder; weights.py refuses others
@@ -100,6 +102,7 @@ def _fill(
     for file, data in read.tokenizer_files.items():
         write_bytes(folder / file, data, open_file)
     write_bytes(folder / "config.json", read.config_bytes, open_file)
+    about["template"] = _template(folder)
     about["weights_sha256"] = write_tensors(
         folder / "model.safetensors",
         read.items,
@@ -122,6 +125,20 @@ def _fill(
     write_bytes(folder / "radchat.json", pretty(about), open_file)
     sync_folder(folder)
     return about
+
+
+def _template(folder: Path) -> dict[str, Any] | None:
+    """What the chat template was found to do (probes.py), for `models show`; None: there is none.
+
+    One that can't be used does not hinder the conversion: whoever loads the model is told.
+    """
+    if not (folder / "chat_template.jinja").is_file():
+        return None
+    try:
+        facts = Template.load(folder, Tokenizer(folder)).describe()
+    except RadchatError as error:
+        return {"problem": error.message}
+    return dict(json.loads(json.dumps(facts)))  # as whoever reads it will see it
 
 
 def main(arguments: list[str] | None = None) -> int:

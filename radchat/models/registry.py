@@ -45,6 +45,7 @@ class ModelEntry:
     source_state: str | None = None  # changes when the source does
     steps: tuple[str, ...] = ()  # how it was found
     defaults: Mapping[str, Any] = field(default_factory=dict)  # that came with it: docs/cli.md
+    template: Mapping[str, Any] | None = None  # what the chat template was found to do
     problem: str | None = None  # why it can't be loaded
 
     def to_json(self) -> dict[str, Any]:
@@ -91,6 +92,7 @@ def read_entry(folder: Path) -> ModelEntry:
             source_state=about.get("source_state"),
             steps=tuple(about.get("steps") or ()),
             defaults=dict(about.get("defaults") or {}),
+            template=about.get("template"),
             problem=problem or _file_problem(folder, files),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

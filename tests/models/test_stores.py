@@ -331,8 +331,8 @@ def test_ls_names_what_is_elsewhere_as_m_takes_it_and_show_says_where_settings_a
     add_blob(store, b"not a model")
     done = radchat_models("ls")
     assert done.returncode == 0
-    row = next(line for line in done.stdout.splitlines() if line.startswith("ollama:"))
-    assert row.split()[:4] == ["ollama:tiny:latest", "llama", "Q8_0", "0.1M"]
+    row = next(line for line in done.stdout.splitlines() if line.endswith("ollama:tiny:latest"))
+    assert row.split()[-4:] == ["Q8_0", "0.1M", "llama", "ollama:tiny:latest"]
     assert "mmproj" not in done.stdout
     assert "1 more can't be run: radchat models ls --all" in done.stderr
     assert "radchat -m ollama:tiny:latest" in done.stderr
@@ -352,6 +352,8 @@ def test_ls_names_what_is_elsewhere_as_m_takes_it_and_show_says_where_settings_a
     assert "setting       top_p 0.95, from radchat" in shown
     assert "system        Be brief." in shown
     assert "ollama:tiny:latest (unchanged)" in shown
+    assert "template      system prompt shown, tools dropped" in shown
+    assert "template      an answer ends with <|im_end|>" in shown
     facts = document(radchat_models("show", "ollama:tiny", "--json"))
     assert facts["generation"]["stop"] == {"value": PARAMS["stop"], "from": "ollama"}
     assert facts["source_now"] == "unchanged"
