@@ -92,5 +92,5 @@ _names = itertools.count(100)
 def terminal(shared: Home) -> Shell:
     """A terminal of the shared home, its daemon running and idle, its cache empty."""
     shell = Shell(shared, str(next(_names)), EXACT)
-    shell.call("cache.clear")
+    shell.call("cache.clear", pinned=True)
     return shell

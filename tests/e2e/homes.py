@@ -278,7 +278,8 @@ class Home:
         wait_until(self._is_idle)
         stats = self.stats()
         assert stats["locked_tokens"] == 0, stats
-        assert stats["free_tokens"] + stats["evictable_tokens"] == stats["total_tokens"], stats
+        kept = stats["evictable_tokens"] + stats["pinned_tokens"]
+        assert stats["free_tokens"] + kept == stats["total_tokens"], stats
         with self.store() as store:
             assert store.verify() == []
 

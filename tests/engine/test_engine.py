@@ -506,6 +506,7 @@ def leave_with_logprobs(engine: Engine) -> None:
 def test_counters_balance_after_every_kind_of_ending(
     leave: Callable[[Engine], None], twice: bool
 ) -> None:
+    """RC-04."""
     options = SchedulerOptions(chunk_tokens=PAGE, growth_tokens=0)
     engine = scripted_engine(pool_tokens=208, options=options)
     for _ in range(1 + twice):
@@ -628,6 +629,7 @@ def test_a_thousand_steps_of_random_traffic_keep_every_answer_and_every_counter(
 
 
 def test_a_running_request_locks_the_part_it_matched_and_no_more() -> None:
+    """RC-01."""
     engine = scripted_engine(page_size=1, pool_tokens=64)
     first = array("I", range(1, 11))
     run(engine, ask("a", first, max_tokens=1))
@@ -655,6 +657,7 @@ ENDINGS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_the_next_turn_reuses_the_generated_part_too(ending: str) -> None:
+    """RC-02."""
     ids = array("I", [97 + i % 26 for i in range(99)] + [OPEN])
     engine = scripted_engine(says("g" * 49 + "!"))
     end = finished(run(engine, ask("a", ids, max_tokens=50, **ENDINGS[ending])), "a")
@@ -665,6 +668,7 @@ def test_the_next_turn_reuses_the_generated_part_too(ending: str) -> None:
 
 
 def test_a_prompt_that_is_wholly_cached_computes_one_token_and_says_the_same() -> None:
+    """RC-06."""
     for ids in (opening(), opening()[:20], words("x")):
         engine = scripted_engine()
         run(engine, ask("longer", opening()))
@@ -677,6 +681,7 @@ def test_a_prompt_that_is_wholly_cached_computes_one_token_and_says_the_same() -
 
 
 def test_ids_of_two_namespaces_share_nothing() -> None:
+    """RC-07."""
     engine = scripted_engine()
     run(engine, Request("a", opening(), greedy(4), namespace="one"))
     assert engine.probe(opening()) == engine.probe(opening(), "two") == 0

@@ -70,6 +70,7 @@ EDGES = [edge + d for edge in (PAGE, 2 * PAGE, CHUNK) for d in (-1, 0, 1)]
 
 @pytest.mark.parametrize("length", EDGES)
 def test_a_cached_prefix_about_a_page_or_chunk_edge_beside_an_uncached_request(length: int) -> None:
+    """RC-05."""
     bench = Bench(torch.float32)
     bench.ask(prompt(3, length), 1)
     warm = bench.request(prompt(3, length) + prompt(4, 20))
@@ -123,6 +124,7 @@ def test_requests_that_come_and_go_change_no_answer(dtype: torch.dtype) -> None:
 def test_two_identical_prompts_at_once_end_with_one_copy_and_two_right_answers(
     follow: bool,
 ) -> None:
+    """RC-03."""
     bench = Bench(follow=follow)
     ids = prompt(7, 150)
     twins = [bench.request(ids, 12) for _ in range(2)]

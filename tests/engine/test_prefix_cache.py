@@ -122,6 +122,7 @@ def test_probing_an_unknown_namespace_leaves_no_trace() -> None:
 
 @pytest.mark.parametrize("place", [0, 1, 15, 16, 17, 300, 998, 999])
 def test_reuse_ends_at_the_first_id_that_differs(place: int) -> None:
+    """RC-08: by ids, compared in bulk; no hash decides."""
     cache = PrefixCache(256)
     prompt = stored(cache, ids(range(1000)))
     prompt[place] += 1 << 20

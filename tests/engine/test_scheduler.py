@@ -529,6 +529,7 @@ def test_a_prompt_longer_than_the_pool_or_the_context_is_refused_with_both_numbe
 
 
 def test_fifty_idle_chats_never_lock_the_pool() -> None:
+    """RL-01."""
     engine = scripted_engine(pool_tokens=640)
     chats = [prompt(number, 40) for number in range(50)]
     for number, ids in enumerate(chats):
