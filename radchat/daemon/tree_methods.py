@@ -191,7 +191,8 @@ class TreeMethods(ExchangeMethods):
             if own is None:
                 self._use(store, place, where)
             place = Place(place.session, after.branch, after.message, after.last_branch)
-            return {**moved(store, place), "text": asked[-n].text}
+            is_taken = after.message == asked[-n].parent  # else a compaction was
+            return {**moved(store, place), "text": asked[-n].text if is_taken else None}
 
         return await self._desk.run(work)
 

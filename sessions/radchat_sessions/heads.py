@@ -179,18 +179,12 @@ class Heads(Reader):
             there = None if branch is None else self.find_branch(session_id, branch)
             if there is None or there.message not in (now.message, message):
                 branch = None
-            stored = self.head(session_id)
-            is_along = (stored.branch, stored.message) == (now.branch, now.message)
             if branch is not None:
                 self._point(session_id, branch, message)
-            if is_chats and (branch is None or not is_along):
-                moves = False  # a chat takes the stored HEAD along where it stands there too
-            else:
-                moves = branch is None or branch != now.branch  # else HEAD follows its branch
-            if moves:
-                self._move_head(session_id, branch, message, action)
-            else:
+            if is_chats or (branch is not None and branch == now.branch):  # HEAD follows its branch
                 self._log(session_id, now, (branch, message), action)
+            else:
+                self._move_head(session_id, branch, message, action)
         if not is_chats:
             return self.head(session_id)
         return Head(session_id, branch, message, branch or now.last_branch)

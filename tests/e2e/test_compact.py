@@ -102,6 +102,7 @@ def test_undo_and_switch_go_back_to_where_it_was_and_redo_returns(
     args: dict[str, Any] = {"session": session, "head": at}
     moved = terminal.call(how, **args, **({"ref": "-"} if how == "switch" else {}))
     assert (moved["branch"], moved["head"]) == ("main", before["message"])
+    assert moved.get("text") is None  # no turn was taken back
     with terminal.home.store() as store:
         stored = store.head(session)
         assert (stored.branch, stored.message) == ("main", before["message"])
@@ -112,6 +113,33 @@ def test_undo_and_switch_go_back_to_where_it_was_and_redo_returns(
         assert (again["branch"], again["head"]) == ("compact", done["head"])
         with terminal.home.store() as store:
             assert store.head(session).branch == "compact"
+
+
+def test_a_chat_that_stands_elsewhere_goes_back_alone(terminal: Shell) -> None:
+    """Its own HEAD is not the stored one: that stays where somebody else has put it."""
+    before = talk(terminal)
+    session = before["session"]
+    terminal.call("switch", session=session, ref="1")
+    head = {"branch": "main", "message": before["message"]}
+    done = compact(terminal, session, head=head)[-1].data
+    with terminal.home.store() as store:
+        stored = store.head(session)
+        assert stored.branch is None
+    own = {"branch": done["branch"], "message": done["head"]}
+    back = terminal.call("undo", session=session, head=own)
+    assert (back["branch"], back["head"]) == ("main", before["message"])
+    again = terminal.call("redo", session=session, head=head)
+    assert (again["branch"], again["head"]) == (done["branch"], done["head"])
+    with terminal.home.store() as store:
+        assert store.head(session) == stored
+
+
+def test_an_ephemeral_session_is_compacted_and_nothing_of_it_is_stored(terminal: Shell) -> None:
+    session = talk(terminal, ephemeral=True)["session"]
+    assert compact(terminal, session)[-1].data["branch"] == "compact"
+    assert say(terminal, "and on", session)["branch"] == "compact"
+    with terminal.home.store() as store:
+        assert session not in {each.session.id for each in store.sessions()}
 
 
 def test_a_second_compaction_has_names_of_its_own(terminal: Shell) -> None:
