@@ -33,7 +33,11 @@ def export(
     at: Annotated[str | None, typer.Option("--at", metavar="REF", help="the path to REF")] = None,
     every: Annotated[bool, typer.Option("--all", help="all branches")] = False,
 ) -> None:
-    """A session as text: Markdown to read, json and jsonl whole and for import, openai messages."""
+    """Write a session to stdout or a file.
+
+    Markdown to read; json and jsonl are whole, with every id, and can be imported; openai is the
+    messages of a request.
+    """
     cli = common.of(ctx)
     if at is not None and every:
         raise UsageError("one path or all branches: give one of --at and --all")
@@ -57,7 +61,10 @@ def import_(
     ctx: typer.Context,
     files: Annotated[list[str], typer.Argument(metavar="FILE...", help="- is stdin")],
 ) -> None:
-    """Sessions out of files: ours (json, jsonl), OpenAI messages, or the logs.db of llm."""
+    """Make sessions of files.
+
+    Ours (json, jsonl), OpenAI messages, or the logs.db of llm: all of them, or none.
+    """
     cli = common.of(ctx)
     given = [_stdin() if file == STDIO else _file(file) for file in files]
     if files.count(STDIO) > 1:

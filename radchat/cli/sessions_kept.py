@@ -26,7 +26,10 @@ def search(
     ] = False,
     number: Annotated[int, typer.Option("-n", metavar="N", min=1, help="at most N")] = 20,
 ) -> None:
-    """Messages that have every word, the best first; --session looks in one session only."""
+    """Find messages by their words.
+
+    Every word must be there; the best come first. --session looks in one session only.
+    """
     cli = common.of(ctx)
     result = cli.client.call(
         "sessions.search",
@@ -60,7 +63,10 @@ def prune(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="only say what would go")] = False,
     yes: Annotated[bool, typer.Option("-y", "--yes", help="do not ask")] = False,
 ) -> None:
-    """Delete the messages that no branch, label or HEAD reaches: what was retried and undone."""
+    """Delete messages that no name reaches.
+
+    What was retried, undone or not chosen: no branch, label or HEAD leads there.
+    """
     cli = common.of(ctx)
     asked = cli.here() | ({"session": session} if session else {})
 
@@ -98,7 +104,10 @@ def _what(result: Mapping[str, Any]) -> str:
 def verify(
     ctx: typer.Context, session: Annotated[str | None, typer.Argument(metavar="[SESSION]")] = None
 ) -> int | None:
-    """Check that every word and id is what it was; exit 1 with a list where one is not."""
+    """Check that all is as it was said.
+
+    Every word and id; exit 1 with a list where one is not what it was.
+    """
     cli = common.of(ctx)
     where = cli.here()["where"]
     result = cli.client.call("sessions.verify", where=where, session=session or cli.session)

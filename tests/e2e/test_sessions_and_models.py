@@ -53,6 +53,29 @@ def test_the_current_session_is_the_terminals_then_the_folders(shell: Shell, hom
     assert "no session" in shell("log", "--session", "zzz", code=66).err.replace("not", "no")
 
 
+def test_a_session_goes_from_one_home_into_another_with_its_ids(shell: Shell, homes: Homes) -> None:
+    first = shell.ask("a talk that moves house")
+    second = shell.say("and comes along")
+    shell.json("retry", *EXACT)
+    written = shell("sessions", "export", "--format", "jsonl")
+    assert len(written.out.splitlines()) == 1 + 5
+    there = Shell(homes(), "1", EXACT)
+    there("sessions", "import", "-", stdin=written.out)
+    assert there.json("sessions", "show")["id"] == first["session"]
+    assert there.home.ids(second["message"]) == shell.home.ids(second["message"])
+    assert there.json("sessions", "verify")["ok"]
+    assert there.texts() == shell.texts()
+    goes_on = there.say("at home again?")
+    told = there.home.prompt_ids(goes_on["message"])
+    own = shell.home.prompt_ids(shell.say("at home again?")["message"])
+    assert told == own
+    name = there.json("sessions", "show")["name"]
+    assert there("sessions", "search", "house", "-l").out == f"{name}\n"
+    there("prune", "-y")
+    assert len(there.tree()["messages"]) == 6
+    assert len(shell.tree()["messages"]) == 7
+
+
 def traces(folder: Path, needles: list[bytes]) -> list[str]:
     return [
         str(path)
