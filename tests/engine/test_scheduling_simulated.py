@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from benchmarks.hit_rate import program_rows
+from benchmarks.hit_rate import clairvoyant, program_rows
+from benchmarks.radix import Ours, conversations
 from benchmarks.scheduling import (
     MEASURED,
     Load,
@@ -53,6 +54,18 @@ def test_programs_that_share_a_header_reuse_nearly_all_that_could_be_reused() ->
     row = program_rows("few-shot", [0])
     assert row["share_of_optimum"][1] >= 0.95
     assert row["fcfs"] < row["lpm"] <= row["optimum"]
+
+
+@pytest.mark.parametrize("order", ["random", "round robin"])
+def test_no_eviction_order_beats_the_bound_that_knows_the_future(order: str) -> None:
+    trace, unique = conversations(order, count=12, turns=6)
+    capacity = int(0.6 * unique)
+    cache = Ours(capacity)
+    cached = sum(cache.request(*each, lambda: 0)[1] for each in trace)
+    prompts = sum(len(prompt) for prompt, _ in trace)
+    bound = clairvoyant(trace, capacity)
+    assert cached / prompts <= bound < clairvoyant(trace, 2 * unique)
+    assert clairvoyant(trace, 2 * unique) == pytest.approx(1 - 100 * 72 / prompts - 500 / prompts)
 
 
 @pytest.mark.parametrize("chunk", [64, 512])
