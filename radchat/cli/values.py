@@ -78,7 +78,10 @@ def _branches(cli: Cli, prefix: str) -> Iterable[Candidate]:
 
 
 def _sessions(cli: Cli, prefix: str) -> Iterable[Candidate]:
-    """By name; by id where it begins so, or the name can't be typed."""
+    """By name; by id where it begins so, or the name can't be typed; with a REF after a colon."""
+    if ":" in prefix:
+        yield from _refs(cli, prefix)
+        return
     from radchat.chat.sessions_view import day_of, messages
 
     for row in ask(cli, "sessions.list", **cli.here(), begun=True).get("sessions") or []:

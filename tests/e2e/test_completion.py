@@ -74,6 +74,16 @@ def test_zsh_shows_what_was_said_beside_each_ref(shared: Home) -> None:
         typing.wait_for("user: what is a heron", PATIENCE)
 
 
+def test_zsh_takes_the_script_as_a_file_of_its_own(shared: Home) -> None:
+    functions = shared.root / "functions"
+    functions.mkdir()
+    with Window(shared, "zsh") as typing:
+        typing.run(f"radchat completion zsh > {functions}/_radchat; fpath+=({functions})")
+        typing.run(COMPINIT)
+        completed(typing, "radchat tree --show-c", "radchat tree --show-cache")
+        completed(typing, "radchat config get kee", "radchat config get keep_alive")
+
+
 def test_the_session_of_this_very_terminal_is_completed(shared: Home) -> None:
     """Also where the shell gives its widgets no terminal on stdin."""
     with window(shared, "bash") as one, window(shared, "zsh") as two:

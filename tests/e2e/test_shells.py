@@ -108,6 +108,43 @@ def test_unquoted_as_well_where_the_shell_leaves_it_alone(shared: Home, shell: s
         assert quoted.stdout == f"{one}\n"
 
 
+LISTS = (
+    "tree", "tree --show-cache --lru", "log", "sessions ls", "sessions show", "branch -l",
+    "cache stats", "cache ls", "cache tree", "cache why", "models ls", "models ps",
+    "daemon status", "daemon logs", "doctor", "config list", "completion bash", "--help",
+)  # fmt: skip
+
+
+def test_every_list_is_plain_in_a_pipe_and_ends_quietly_with_its_reader(shared: Home) -> None:
+    """TM-05, TM-06: `radchat ... | head -1`, with a real daemon and words that would colour."""
+    script = f"""
+        radchat ask $'red \\e[31m and bell \\a' {FLAGS} </dev/null >/dev/null 2>&1
+        while read -r list; do
+            radchat $list </dev/null 2>err | head -n 1 >out
+            code=${{PIPESTATUS[0]}}
+            echo "$code|$(wc -c <err)|$(head -c 1 out | wc -c)|$list"
+        done
+    """
+    done = subprocess.run(
+        [need("bash"), "--norc", "--noprofile", "-c", script],
+        env=env_of(shared),
+        cwd=shared.root,
+        input="\n".join(LISTS[::2]) + "\n",
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE * 3,
+        check=False,
+    )
+    rows = [line.split("|") for line in done.stdout.splitlines()]
+    assert [row[3] for row in rows] == list(LISTS[::2])
+    for code, noise, data, line in rows:
+        assert (code, noise, data) == ("0", "0", "1"), line
+    whole = piped(shared, "bash", "; ".join(f"radchat {line}" for line in LISTS))
+    assert whole.returncode == 0, whole.stderr
+    assert "red \\x1b[31m and bell \\x07" in whole.stdout
+    assert not {c for c in whole.stdout if ord(c) < 32 and c not in "\n\t"}
+
+
 def test_what_is_quoted_arrives_letter_for_letter(shared: Home, shell: str) -> None:
     """Also from a pipe, and in another session's name."""
     said = SAID.replace("'", "'\\''")
