@@ -46,19 +46,19 @@ def pin(chat: Chat, rest: str) -> None:
 
 def _stats(chat: Chat, rest: str) -> None:
     _nothing(rest)
-    _print(chat, cache_view.stats(chat.ready().call("cache.stats"), chat.host.columns))
+    _print(chat, cache_view.stats(chat.call("cache.stats"), chat.host.columns))
 
 
 def _ls(chat: Chat, rest: str) -> None:
     by = rest.lstrip("-") or "lru"
     if by not in ("lru", "size"):
         raise UsageError(f"/cache ls {rest}: want lru or size")
-    _print(chat, cache_view.entries(chat.ready().call("cache.ls", by=by), chat.host.columns))
+    _print(chat, cache_view.entries(chat.call("cache.ls", by=by), chat.host.columns))
 
 
 def _tree(chat: Chat, rest: str) -> None:
     _nothing(rest)
-    _print(chat, cache_view.nodes(chat.ready().call("cache.tree"), chat.host.columns))
+    _print(chat, cache_view.nodes(chat.call("cache.tree"), chat.host.columns))
 
 
 def _evict(chat: Chat, rest: str) -> None:

@@ -43,6 +43,7 @@ def test_the_environment_wins_over_the_file(tmp_path: Path) -> None:
         ("kep_alive = 1\n", "kep_alive"),
         ('keep_alive = "soon"\n', "keep_alive"),
         ('kv_device = "many"\n', "kv_device"),
+        ('memory = "4096tok"\n', "want bytes, like 8GiB"),
         ("keep_alive = \n", "config.toml"),
         ("keep_alive = true\n", "want a text in quotes or a number"),
         (
