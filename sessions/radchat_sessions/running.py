@@ -191,14 +191,7 @@ class RunningFiles:
         raw = _read(self._folder / f"{answer_id}.ids")
         torn = len(raw) % ID_BYTES
         lines = _read(self._folder / f"{answer_id}.text")
-        whole = lines.rfind(b"\n") + 1
-        parts: list[Part] = []
-        for line in lines[:whole].splitlines():
-            kind, text = json.loads(line)
-            if parts and parts[-1]["type"] == kind:
-                parts[-1] = {"type": kind, "text": parts[-1]["text"] + text}
-            else:
-                parts.append({"type": kind, "text": text})
+        parts, whole = _parts(lines)
         return Leftover(unpack_ids(raw[: len(raw) - torn]), parts, torn + len(lines) - whole)
 
     def sweep(self) -> None:
@@ -208,6 +201,28 @@ class RunningFiles:
         for path in self._folder.iterdir():
             if path.suffix in (".ids", ".text") and path.stem not in self._open:
                 path.unlink(missing_ok=True)
+
+
+def _parts(lines: bytes) -> tuple[list[Part], int]:
+    """The words up to the first line that is none, and the bytes they took.
+
+    A torn last line is the work of a kill; a power cut may leave zeros in the middle as well.
+    """
+    parts: list[Part] = []
+    whole = 0
+    for line in lines.splitlines(keepends=True):
+        try:
+            kind, text = json.loads(line) if line.endswith(b"\n") else ()
+        except ValueError:
+            break
+        if kind not in ("text", "reasoning") or not isinstance(text, str):
+            break
+        whole += len(line)
+        if parts and parts[-1]["type"] == kind:
+            parts[-1] = {"type": kind, "text": parts[-1]["text"] + text}
+        else:
+            parts.append({"type": kind, "text": text})
+    return parts, whole
 
 
 def _read(path: Path) -> bytes:

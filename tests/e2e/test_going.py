@@ -7,6 +7,7 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
 from safetensors.torch import save_file
 
 from tests.e2e.conftest import Homes
@@ -48,6 +49,7 @@ def children(pid: int) -> list[int]:
     return [int(child) for one in lists for child in one.read_text().split()]
 
 
+@pytest.mark.slow
 def test_a_converter_ends_with_the_command_it_works_for(homes: Homes, tmp_path: Path) -> None:
     """DM-03: kill -9 of `models pull` leaves no child and no half model; the next one works."""
     home = homes({})

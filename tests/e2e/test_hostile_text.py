@@ -84,7 +84,7 @@ def _hostile(value: Any, key: str = "") -> Any:
 
 
 def test_an_export_to_a_terminal_drives_it_no_more_than_the_log_does(evil: Shell) -> None:
-    for format_ in ("md", "json", "jsonl", "openai"):
+    for format_ in ("md", "json"):
         command = [sys.executable, "-P", "-m", "radchat", "sessions", "export", "--format", format_]
         with Terminal(command, {**evil.env, "TERM": "xterm"}, cwd=Path(evil.folder)) as terminal:
             assert terminal.wait_end(PATIENCE) == 0

@@ -45,11 +45,11 @@ def test_a_daemon_stopped_while_it_loads_and_in_mid_answer_goes_on(homes: Homes)
     wait_until(lambda: home.is_up and home.status()["state"] == "loading")
     pid = home.pid
     with stopped(pid):
-        time.sleep(1.5)
+        time.sleep(1.2)
         assert asking.poll() is None
     wait_until(lambda: home.status()["running"] == 1)
     with stopped(pid):
-        time.sleep(1.5)
+        time.sleep(1.2)
         assert asking.poll() is None
     done = finish(asking)
     assert (done.code, done.err) == (

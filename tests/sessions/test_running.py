@@ -14,7 +14,7 @@ from radchat_sessions.errors import SaveFailed
 from radchat_sessions.messages import NewAnswer, text_part
 from radchat_sessions.running import AppendFile, Leftover, RunningFiles
 from radchat_sessions.store import Store
-from tests.sessions.talk import Clock, Talk
+from tests.sessions.talk import Clock, Talk, given
 
 
 class FlakyDisk:
@@ -128,6 +128,31 @@ def test_a_torn_record_is_cut_at_every_byte(
             else:
                 assert words_of(left) == "abc"[:records]
                 assert (left.cut_bytes == 0) == (size == 0 or whole[:size].endswith(b"\n"))
+
+
+@pytest.mark.parametrize(
+    "damage", [b"\0" * 6, b"[1]\n\xff\xfe", b'["text", 7]\n', b"null\n", b"{}\n"]
+)
+def test_a_page_lost_to_a_power_cut_costs_the_words_after_it_and_no_start(
+    talk: Talk, open_store: Callable[[], Store], home: Path, damage: bytes
+) -> None:
+    """The file may have grown before all of it was on the disk: what can't be read is cut."""
+    begun = talk.begin("tell me")
+    answer_id = begun.answer_ids[0]
+    for letter in "abcdef":
+        talk.store.append_ids(answer_id, [ord(letter)], letter)
+    talk.store.close()
+    path = home / f"running/{answer_id}.text"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:3]) + damage + b"".join(lines[4:]))
+    store = open_store()
+    (recovered,) = store.recovered
+    assert recovered.cut_bytes == len(damage) + len(b"".join(lines[4:]))
+    message = given(recovered.message)
+    assert message.text == "abc"
+    assert list(given(store.out(message.id))) == [ord(letter) for letter in "abcdef"]
+    assert store.verify() == []
+    assert Talk(store, talk.session).turn("and on", "yes").text == "yes"
 
 
 def test_a_torn_file_is_recovered_and_the_next_turn_works(

@@ -90,7 +90,7 @@ class Life:
             self.turn: 12, self.retry: 5, self.edit: 4, self.go_on: 3, self.fork: 4, self.move: 5,
             self.cut: 6, self.two_at_once: 3, self.evict: 3, self.remove: 1, self.look: 2,
             self.another_model: 2, self.prune: 1, self.find: 1, self.copy: 1,
-            self.off_the_record: 1,
+            self.off_the_record: 1, self.pin: 2, self.why: 2,
         }  # fmt: skip
         if deaths:
             kinds |= {self.kill: 3, self.kill_idle: 1, self.restart: 1}
@@ -293,6 +293,30 @@ class Life:
         self._idle()
         self.call("sessions.rm", sessions=[session])
         del self.talks[session]
+
+    def pin(self) -> None:
+        """For some seconds, or for a day and then taken off again; all of it may be too much."""
+        found = self._talk()
+        if found is None:
+            return
+        session, talk = found
+        ref = self.random.choice(list(talk.messages))
+        hold_s = self.random.choice((2.0, 5.0, 86_400.0))
+        try:
+            self.call("cache.pin", session=session, ref=ref, hold_s=hold_s)
+        except InvalidInput:
+            return  # over the limit, or nothing of it was ever read
+        if hold_s > 60 and self.random.random() < 0.7:
+            self.call("cache.unpin", session=session, ref=ref)
+
+    def why(self) -> None:
+        found = self._talk()
+        if found is None:
+            return
+        session, talk = found
+        answers = [i for i, m in talk.messages.items() if m.role == "assistant"]
+        if answers:
+            self.call("cache.why", session=session, ref=self.random.choice(answers))
 
     def prune(self) -> None:
         """What a branch reaches stays; of the rest, what was found afterwards."""
