@@ -213,7 +213,7 @@ def _parts(lines: bytes) -> tuple[list[Part], int]:
     for line in lines.splitlines(keepends=True):
         try:
             kind, text = json.loads(line) if line.endswith(b"\n") else ()
-        except ValueError:
+        except (ValueError, TypeError):
             break
         if kind not in ("text", "reasoning") or not isinstance(text, str):
             break
