@@ -211,8 +211,10 @@ def _parts(lines: bytes) -> tuple[list[Part], int]:
     parts: list[Part] = []
     whole = 0
     for line in lines.splitlines(keepends=True):
+        if not line.endswith(b"\n"):
+            break
         try:
-            kind, text = json.loads(line) if line.endswith(b"\n") else ()
+            kind, text = json.loads(line)
         except (ValueError, TypeError):
             break
         if kind not in ("text", "reasoning") or not isinstance(text, str):
