@@ -22,7 +22,8 @@ from radchat.engine.convert_write import DTYPE_NAMES, Item
 from radchat.engine.forward import KVShape
 from radchat.engine.general import GeneralModel, module_class, open_module, version
 from radchat.engine.general_check import check_against_transformers
-from radchat.engine.general_config import context_limit
+from radchat.engine.general_config import text_config
+from radchat.engine.rope import longest_text
 from radchat.errors import ModelBroken
 
 UNPACKED = "mxfp4"  # the one quantised form that transformers can turn into plain weights here
@@ -73,7 +74,7 @@ def read_general(folder: Path) -> GeneralSource:
         shape.vocab_size,
         shape.max_position_embeddings,
         KVShape.of(shape),
-        context_limit(config, longest)[1],
+        longest_text(text_config(config), longest)[1],
         version(),
     )
 

@@ -14,6 +14,7 @@ from radchat.engine.convert_hf import read_hf, read_json
 from radchat.engine.convert_write import Item, Progress
 from radchat.engine.family_templates import family_of
 from radchat.engine.model_config import DecoderConfig
+from radchat.engine.rope import longest_text
 from radchat.errors import ModelBroken
 
 _TOKENIZER_FILES = (
@@ -70,6 +71,10 @@ def read_hf_folder(source: Path, folder: Path, progress: Progress) -> Read:
     hf = read_hf(source)
     shape = DecoderConfig.from_hf(config)  # refuses what the decoder can't run, with the reason
     check_tensors(shape, hf.items)
+    more: dict[str, Any] = {"runs_on": "decoder"}
+    limit = longest_text(config, int(config.get("max_position_embeddings") or 0))[1]
+    if limit:
+        more["context_limit"] = limit
     return Read(
         config,
         (source / "config.json").read_bytes(),  # as it is, every key kept
@@ -80,7 +85,7 @@ def read_hf_folder(source: Path, folder: Path, progress: Progress) -> Read:
         shape.architecture,
         shape.vocab_size,
         shape.max_position_embeddings,
-        {"runs_on": "decoder"},
+        more,
     )
 
 
@@ -88,7 +93,7 @@ def _read_hf_general(source: Path, folder: Path, progress: Progress) -> Read:
     """For what the decoder is not made for: transformers' classes, docs/adr/0015."""
     from radchat.engine.convert_general import read_general
 
-    progress("reading", 0, 0)
+    progress("opening", 0, 0)
     tokenizer_files = _hf_tokenizer_files(source, folder)
     general = read_general(source)
     more: dict[str, Any] = {

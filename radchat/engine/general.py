@@ -25,9 +25,10 @@ from radchat.engine.general_attention import (
     during,
     register,
 )
-from radchat.engine.general_config import check_config, context_limit, without_code
+from radchat.engine.general_config import check_config, text_config, without_code
 from radchat.engine.kv_pool import KVPool
 from radchat.engine.linear import Linear, can_pack
+from radchat.engine.rope import longest_text
 from radchat.errors import ModelBroken
 from radchat_kernels import Plan
 
@@ -67,7 +68,7 @@ class GeneralModel:
             num_layers=len(layers),
             num_kv_heads=layers[0].num_kv_heads,
             head_dim=layers[0].head_dim,
-            max_position_embeddings=context_limit(config, longest)[0],
+            max_position_embeddings=longest_text(text_config(config), longest)[0],
             windows=tuple(layer.window for layer in layers),
         )
 

@@ -79,21 +79,6 @@ def _check_shape(name: str, config: Mapping[str, Any]) -> None:
         raise ModelBroken(f"{name} has layers that share another layer's KV")
 
 
-def context_limit(config: Mapping[str, Any], max_position: int) -> tuple[int, str | None]:
-    """Tokens a text may have, and why fewer than the config says: RoPE that changes with length."""
-    for rope in _ropes(text_config(config)):
-        if str(rope.get("rope_type") or rope.get("type")) not in ("longrope", "su"):
-            continue
-        inner = text_config(config).get("original_max_position_embeddings")
-        old = inner or rope.get("original_max_position_embeddings")
-        if old and int(old) < max_position:
-            return int(old), (
-                f"{int(old):,} of {max_position:,} tokens: past them RoPE 'longrope' changes the "
-                "keys of earlier tokens, so their KV can't be reused"
-            )
-    return max_position, None
-
-
 def _ropes(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Every RoPE the config gives: one, or one for each type of layer."""
     for key in ("rope_scaling", "rope_parameters"):

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from radchat.engine.rope import Rope
+from radchat.engine.rope import Rope, longest_text
 from radchat.errors import ModelBroken
 
 Activation = Literal["silu", "gelu", "gelu_tanh"]
@@ -110,7 +110,7 @@ class DecoderConfig:
             norm_eps=float(config.get("rms_norm_eps", 1e-6)),
             activation=_ACTIVATIONS[act],
             rope=Rope.from_hf(config, head_dim, max_position),
-            max_position_embeddings=max_position,
+            max_position_embeddings=longest_text(config, max_position)[0],
             tie_word_embeddings=bool(config.get("tie_word_embeddings", False)),
             qkv_bias=attention_bias if family.qkv_bias is None else family.qkv_bias,
             o_bias=attention_bias if family.qkv_bias is None else False,

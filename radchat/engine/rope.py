@@ -3,8 +3,8 @@
 A ``Rope`` is the answer to "what does this config mean": one inverse frequency for each pair of
 dimensions and one scale on the table. How it came about (default, linear, llama3, yarn, longrope
 within its limit) is settled here, once, when the model is opened. What changes the keys already
-written when the text grows (dynamic NTK, longrope past its limit) is refused: pages of KV are
-reused at other lengths than they were made at.
+written when the text grows is not run, as pages of KV are reused at other lengths than they were
+made at: dynamic NTK is refused, and with longrope a text ends where its keys would change.
 
 Values follow transformers' ``modeling_rope_utils`` to the bit: inverse frequencies and angles in
 float32, which is what the models were trained with.
@@ -129,13 +129,8 @@ def _mscale(factor: float, mscale: float) -> float:
 
 
 def _longrope(powers: Tensor, params: Params, max_position: int) -> tuple[Tensor, float]:
-    """Within the original length only: past it all keys would have to be made again."""
+    """Within the original length only (``longest_text``): past it all keys would be other ones."""
     old_len = int(params["original_max_position_embeddings"])
-    if max_position > old_len:
-        raise ModelBroken(
-            f"RoPE 'longrope' changes the keys of earlier tokens past {old_len} tokens, so their "
-            f"KV can't be reused; set max_position_embeddings to {old_len} or less in config.json"
-        )
     factors = torch.tensor([float(x) for x in params["short_factor"]], dtype=torch.float32)
     if len(factors) != len(powers):
         raise ValueError(f"short_factor has {len(factors)} values, want {len(powers)}")
@@ -144,6 +139,26 @@ def _longrope(powers: Tensor, params: Params, max_position: int) -> tuple[Tensor
         stretch = max_position / old_len if factor is None else float(factor)
         scale = 1.0 if stretch <= 1 else math.sqrt(1 + math.log(stretch) / math.log(old_len))
     return 1.0 / (factors * powers), float(scale)
+
+
+def longest_text(config: Params, max_position: int) -> tuple[int, str | None]:
+    """Tokens a text may have, and why fewer than ``max_position``, where RoPE changes with it."""
+    for key in ("rope_scaling", "rope_parameters"):
+        given = config.get(key)
+        ropes = [given, *given.values()] if isinstance(given, Mapping) else []
+        for rope in ropes:  # one, or one for each type of layer
+            if not isinstance(rope, Mapping):
+                continue
+            if str(rope.get("rope_type") or rope.get("type")) not in ("longrope", "su"):
+                continue
+            outer = config.get("original_max_position_embeddings")
+            old_len = outer or rope.get("original_max_position_embeddings")
+            if old_len and int(old_len) < max_position:
+                return int(old_len), (
+                    f"{int(old_len):,} of {max_position:,} tokens: past them RoPE 'longrope' "
+                    "changes the keys of earlier tokens, so their KV can't be reused"
+                )
+    return max_position, None
 
 
 class RopeTable:

@@ -36,6 +36,7 @@ from radchat.paths import Places, private_folder
 
 _LABELS = {
     "reading": "reading the file",
+    "opening": "opening the model with transformers",
     "weights": "converting",
     "packed": "converting (4-bit)",
     "fetch": "fetching",

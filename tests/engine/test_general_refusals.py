@@ -12,7 +12,7 @@ from torch import Tensor
 from radchat.engine.general import GeneralModel, module_class, open_general, open_module
 from radchat.engine.general_attention import window_of
 from radchat.engine.general_check import check_against_transformers
-from radchat.engine.general_config import context_limit
+from radchat.engine.rope import longest_text
 from radchat.errors import ModelBroken
 from tests.engine.general_toys import general_config, general_weights
 
@@ -195,9 +195,9 @@ def test_a_longrope_model_is_run_up_to_its_limit_and_says_why() -> None:
     config = general_config("phi3", rope_parameters=LONGROPE, original_max_position_embeddings=64)
     model = open_general(config, general_weights("phi3"), torch.float32)
     assert model.config.max_position_embeddings == 64
-    tokens, why = context_limit(config, 512)
+    tokens, why = longest_text(config, 512)
     assert tokens == 64
     assert why is not None
     assert "64 of 512 tokens" in why
     assert "longrope" in why
-    assert context_limit(config, 64) == (64, None)
+    assert longest_text(config, 64) == (64, None)
