@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 
@@ -31,11 +32,17 @@ def shown(daemon: FakeDaemon, home: Path, line: str, **env: str) -> bytes:
         return terminal.raw
 
 
-@pytest.mark.parametrize("line", COMMANDS)
+@pytest.mark.parametrize(
+    ("line", "names"),
+    [(line, [name]) for line, name in zip(COMMANDS, itertools.cycle(PLAIN), strict=False)]
+    + [pytest.param(line, list(PLAIN), marks=pytest.mark.slow) for line in COMMANDS],
+)
 def test_no_escape_reaches_a_terminal_that_wants_none(
-    daemon: FakeDaemon, home: Path, line: str
+    daemon: FakeDaemon, home: Path, line: str, names: list[str]
 ) -> None:
-    for name, env in PLAIN.items():
+    """Each in one of the three ways; among the slow tests in all of them."""
+    for name in names:
+        env = PLAIN[name]
         flags = f"{name} " if name.startswith("--") else ""
         raw = shown(daemon, home, flags + line, **env)
         # NO_COLOR is about colour; a line of progress may still be wiped in place

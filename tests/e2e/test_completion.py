@@ -98,7 +98,7 @@ def longer_than(line: str) -> Callable[[Terminal], bool]:
     return lambda terminal: len(terminal.lines[0]) > len(line)
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh"])
+@pytest.mark.parametrize("shell", ["bash", pytest.param("zsh", marks=pytest.mark.slow)])
 def test_no_name_is_ever_run_and_each_can_be_gone_to(shared: Home, shell: str) -> None:
     folder = shared.root / f"hostile-{shell}"
     with Window(shared, shell, folder) as typing:

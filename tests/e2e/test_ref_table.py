@@ -205,7 +205,7 @@ def test_edit_retry_and_at_answer_where_it_says(
     assert (asked["text"], asked["parent"]) == ("otherwise", world.parents[user])
 
 
-@pytest.mark.parametrize(("ref", "message", "kind"), ROWS)
+@pytest.mark.parametrize(("ref", "message", "kind"), FEWER)
 def test_a_label_and_the_cache_take_the_message_itself(
     world: World, ref: str, message: str | None, kind: str
 ) -> None:

@@ -25,6 +25,9 @@ FLAGS = " ".join(EXACT)
 SAID = """it's $HOME, `id` and $(id) "so" \\ !! #1 ~ * ? ; | & > -n :x"""
 
 
+SLOW_ZSH = ["bash", pytest.param("zsh", marks=pytest.mark.slow)]
+
+
 @pytest.fixture(params=["bash", "zsh"])
 def shell(request: pytest.FixtureRequest) -> str:
     need(request.param)
@@ -92,6 +95,7 @@ def test_every_ref_survives_the_shell_as_the_manual_writes_it(shared: Home, shel
     assert [line.split(" · ")[1].split("@")[0] for line in moved] == ["side", "main", "again"]
 
 
+@pytest.mark.parametrize("shell", SLOW_ZSH, indirect=True)
 def test_unquoted_as_well_where_the_shell_leaves_it_alone(shared: Home, shell: str) -> None:
     """HEAD~1, NAME:REF and - need no quotes; zsh with extended globbing is told to quote."""
     name = f"bare-{shell}"
@@ -161,6 +165,7 @@ def test_what_is_quoted_arrives_letter_for_letter(shared: Home, shell: str) -> N
     assert asked == [SAID, SAID, "a file\n\nand words"]
 
 
+@pytest.mark.parametrize("shell", SLOW_ZSH, indirect=True)
 def test_two_terminals_have_a_session_each_and_a_new_one_begins_with_the_folders(
     shared: Home, opened: Callable[..., Window], shell: str
 ) -> None:
@@ -234,6 +239,7 @@ def test_two_real_panes_keep_two_sessions(shared: Home) -> None:
         assert log["messages"][0]["text"] == f"in pane {number}"
 
 
+@pytest.mark.parametrize("shell", SLOW_ZSH, indirect=True)
 def test_a_job_is_stopped_resumed_and_interrupted_as_any_other(
     shared: Home, opened: Callable[..., Window], shell: str
 ) -> None:
