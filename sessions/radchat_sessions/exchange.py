@@ -65,7 +65,11 @@ class Exchange(Removal):
             "labels": [
                 {"message": label.message, "kind": label.kind, "value": label.value}
                 for label in sorted(
-                    (label for label in self.labels(session_id) if label.message in inside),
+                    (
+                        label
+                        for label in self.labels(session_id)
+                        if label.message in inside and label.kind != "pin"  # of this cache
+                    ),
                     key=lambda label: (place[label.message], label.kind, label.value),
                 )
             ],

@@ -16,7 +16,7 @@ from radchat_sessions.messages import ROLES, Json, clean, digest, pack_ids
 _MAX_ID: Final = 2**32
 _MAX_NUMBER: Final = 2**53  # beyond it a float is no longer the integer that was written
 _REASONS = ("stop", "length", "abort", "error")
-_KINDS = ("label", "score", "pin")
+_KINDS = ("label", "score")  # a pin is of the cache it was set in
 _HEX: Final = frozenset("0123456789abcdef")
 Check = Callable[[Any], bool]
 

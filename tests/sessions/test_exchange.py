@@ -154,6 +154,15 @@ def test_a_running_answer_is_not_in_the_document(talk: Talk, store: Store) -> No
     store.abandon(begun.answer_ids[0])
 
 
+def test_a_pin_stays_with_the_cache_it_was_set_in(talk: Talk, store: Store) -> None:
+    first = talk.turn("one", "1")
+    store.add_label(talk.id, first.id, "1796042051", "pin")
+    store.add_label(talk.id, first.id, "0.5", "score")
+    with memory() as other:
+        other.take_in(read(render(store.export(talk.id), "json")))
+        assert [(m.kind, m.value) for m in other.labels(talk.id)] == [("score", "0.5")]
+
+
 def test_everything_told_about_an_answer_is_in_the_document(talk: Talk, store: Store) -> None:
     begun = store.begin(
         talk.id,
