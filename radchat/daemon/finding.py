@@ -174,7 +174,16 @@ def find_place(store: Store, ask: Generate) -> Place:
     """The session a generating command is about, made if it asks for a new one."""
     if ask.new_session:
         return stands(store, new_session(store, ask.where, name=ask.name, model=ask.model), None)
-    return stands(store, find_session(store, ask.session, ask.where), ask.head)
+    place = stands(store, find_session(store, ask.session, ask.where), ask.head)
+    if ask.head is not None and place.message is not None:
+        try:
+            store.parent(place.message)
+        except StoreNotFound as error:
+            raise NotFound(
+                f"message {place.message[:SHORTEST_ID]}, where this chat stands, was pruned: "
+                "/branches lists where one can go on, /switch goes there"
+            ) from error
+    return place
 
 
 def target_of(store: Store, place: Place, ref: str) -> refs.Target:

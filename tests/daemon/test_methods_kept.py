@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from radchat.daemon.arguments import ChatHead
 from radchat.errors import InvalidInput, NotFound
 from radchat_sessions.store import Store
 from tests.daemon.test_methods import Daemon, daemon, name_of, served
@@ -85,6 +86,20 @@ def test_unlabeled_prunes_side_branches_by_name(daemon: Daemon) -> None:
     daemon("branch.label", session=session, ref="side", text="keep")
     told = daemon("sessions.prune", session=session, unlabeled=True)
     assert (told["branches"], told["messages"]) == ([], 0)
+
+
+def test_a_chat_whose_place_was_pruned_is_told_how_to_go_on(daemon: Daemon) -> None:
+    session = daemon.new("one")["session"]
+    last = daemon.ask("two", session=session)["branches"][0]["message"]
+    head: ChatHead = {"branch": None, "message": last}
+    daemon("undo", session=session)
+    daemon("sessions.prune", session=session)
+    with pytest.raises(NotFound, match="was pruned: /branches"):
+        daemon.ask("three", session=session, head=head)
+    there = daemon("switch", session=session, ref="main", head=head)
+    head = {"branch": there["branch"], "message": there["head"]}
+    assert daemon.ask("three", session=session, head=head)["branches"][0]["branch"] == "main"
+    assert daemon.texts(session) == ["one", "three"]
 
 
 def test_verify_is_content_with_what_the_daemon_wrote(daemon: Daemon) -> None:
