@@ -400,3 +400,59 @@ def test_all_branches_are_told_and_what_they_share_once(talk: Talk, store: Store
     assert text.index("# branch main") < text.index("# branch side")
     assert f"(goes on from {first.id[:4]}" in text
     assert "aside" not in render(store.export(talk.id), "md")
+
+
+# -- and what nobody thought of --------------------------------------------------------------------
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=6),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner),
+    max_leaves=4,
+)
+
+
+def places_in(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The path to everything in a JSON value."""
+    if isinstance(value, (dict, list)):
+        inner = list(value.items() if isinstance(value, dict) else enumerate(value))
+    else:
+        inner = []
+    found = []
+    for key, item in inner:
+        found += [(*path, key), *places_in(item, (*path, key))]
+    return found
+
+
+@given(st.integers(0, 10**6), VALUES, st.booleans())
+@settings(max_examples=80, deadline=None)
+def test_a_document_changed_anywhere_is_refused_or_sound(at: int, value: Any, drop: bool) -> None:
+    with memory() as store, memory() as other:
+        talk = Talk(store)
+        first = talk.turn("one", "1")
+        talk.turn("two", "2")
+        store.add_label(talk.id, first.id, "good")
+        document = json.loads(json.dumps(store.export(talk.id)))
+        *path, last = (places := places_in(document))[at % len(places)]
+        inside: Any = document
+        for key in path:
+            inside = inside[key]
+        if drop:
+            del inside[last]
+        else:
+            inside[last] = value
+        try:
+            other.take_in(read(json.dumps(document)))
+        except Unreadable:
+            assert other.sessions() == []
+        assert other.verify() == []
+
+
+@given(VALUES | st.lists(st.dictionaries(st.sampled_from(["role", "content", "messages"]), VALUES)))
+@settings(max_examples=80, deadline=None)
+def test_any_json_is_a_conversation_or_refused(value: Any) -> None:
+    with memory() as store:
+        try:
+            store.take_in(read(json.dumps(value)))
+        except Unreadable:
+            assert store.sessions() == []
+        assert store.verify() == []
