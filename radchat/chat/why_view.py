@@ -10,6 +10,7 @@ from radchat.chat.text import clean, one_line
 from radchat.chat.width import cut
 
 TEXT_COLUMNS = 48
+AROUND = 24  # columns of text before the token where reuse ended, of it, and after it
 NAMES = {
     "new": "new",
     "edited": "edited",
@@ -68,9 +69,11 @@ def _made_up(answer: Mapping[str, Any], num: int) -> list[str]:
 
 
 def _context(ended: Mapping[str, Any]) -> str:
-    """`...the report >>of<< last spring...`: text of any sort on one line."""
+    """`...the report >>of<< last spring...`: text of any sort on one line, in a line's room."""
     before, token, after = (_bare(str(ended[key])) for key in ("before", "token", "after"))
-    return f"{before}>>{token}<<{after}"
+    if len(before) > AROUND:
+        before = f"...{before[3 - AROUND :]}"
+    return f"{before}>>{cut(token, AROUND)}<<{cut(after, AROUND)}"
 
 
 def _bare(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -42,8 +43,8 @@ class CacheMethods(PinMethods):
         rows = await self._nodes(await self._engine_here(where, session))
         if by == "size":
             rows.sort(key=lambda row: -row.tokens)
-        else:  # those that something relies on last
-            rows.sort(key=lambda row: row.rank or len(rows) + 1)
+        else:  # those that something relies on, or keeps, last
+            rows.sort(key=lambda row: row.rank or math.inf)
         entries = [
             {
                 "rank": row.rank,

@@ -101,6 +101,7 @@ def test_evicted_until_n_are_gone_they_are_ranks_1_to_n(terminal: Shell, seed: i
         entries = terminal.json("cache", "ls", "--lru")["entries"]
         ranked = [e for e in entries if e["rank"] is not None]
         assert [e["rank"] for e in ranked] == list(range(1, len(ranked) + 1))
+        assert entries[: len(ranked)] == ranked, "what has no rank stands last"
         # without a rank: what is pinned, and what frees nothing while that is there
         assert all(e["pinned"] or not e["frees"] for e in entries if e["rank"] is None)
         assert any(e["pinned"] for e in entries)

@@ -142,7 +142,7 @@ class CacheMachine(RuleBasedStateMachine):
         assert gone == [step.node_id for step in plan][: len(gone)]
         self.settle_evictions()
 
-    @rule(text=some, at=cut, name=st.sampled_from("abc"), lasts=st.integers(0, 40), ns=namespaces)
+    @rule(text=some, at=cut, name=st.sampled_from("abc"), ns=namespaces)
     def pin(self, text: int, at: int, name: str, ns: str) -> None:
         """A path that is cached, in part, or not at all; a pin of that name may be there."""
         ids = self.some_text(text)[:at]

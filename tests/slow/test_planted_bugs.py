@@ -227,6 +227,13 @@ def load(name: str, source: str, path: Path) -> ModuleType:
     return module
 
 
+def planted(source: str) -> str:
+    """The same, with the copies imported in the place of the real ones."""
+    for name in NAMES:
+        source = source.replace(f"radchat.engine.{name} ", f"planted.{name} ")
+    return source
+
+
 @contextmanager
 def machine_with(bug: Bug | None) -> Iterator[Any]:
     """The state machine over a copy of the cache that has the bug."""
@@ -237,11 +244,9 @@ def machine_with(bug: Bug | None) -> Iterator[Any]:
             if bug and name == bug.module:
                 assert source.count(bug.right) == 1, f"{bug.what}: its line has changed"
                 source = source.replace(bug.right, bug.wrong)
-            for other in NAMES:
-                source = source.replace(f"radchat.engine.{other} ", f"planted.{other} ")
-            cache_module = load(f"planted.{name}", source, path)
+            cache_module = load(f"planted.{name}", planted(source), path)
         path = ROOT / "tests" / "engine" / "test_prefix_cache_machine.py"
-        machines = load("planted.machine", path.read_text(encoding="utf-8"), path)
+        machines = load("planted.machine", planted(path.read_text(encoding="utf-8")), path)
         machines.CacheMachine.cache_class = cache_module.PrefixCache
         yield machines.CacheMachine
     finally:
