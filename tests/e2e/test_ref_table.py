@@ -260,3 +260,35 @@ def test_a_prefix_that_fits_several_lists_them_and_exits_sixty_six(world: World)
     assert all(message[:4] in done.err for message in made[:2])
     error = world.shell.json("log", "both", "--session", "ref-table", code=66)["error"]
     assert len(error["matches"]) == 2
+
+
+def test_every_move_makes_its_session_the_terminals_and_looking_does_not(world: World) -> None:
+    call = world.shell.call
+    moves: list[tuple[str, dict[str, Any]]] = [
+        ("undo", {}),
+        ("redo", {}),
+        ("switch", {"ref": "main"}),
+        ("fork", {"name": "moved"}),
+    ]
+    looks: list[tuple[str, dict[str, Any]]] = [
+        ("tree", {}),
+        ("log", {}),
+        ("branch.list", {}),
+        ("sessions.show", {}),
+        ("refs", {}),
+        ("branch.create", {"name": "noted"}),
+        ("branch.label", {"ref": "HEAD", "text": "looked"}),
+    ]
+    for method, args in moves:
+        world.home()
+        call("switch", session="ref-other", ref="HEAD")
+        call(method, session=world.session, **args)
+        assert call("sessions.show")["id"] == world.session, method
+    call("switch", session="ref-other", ref="HEAD")
+    other = call("sessions.show")["id"]
+    for method, args in looks:
+        call(method, session=world.session, **args)
+        assert call("sessions.show")["id"] == other, method
+    world.home()
+    for name in ("moved", "noted"):
+        call("branch.delete", session=world.session, name=name)
