@@ -22,11 +22,12 @@ from radchat.errors import ModelBroken
 from radchat.models.pull import pull
 from radchat.models.registry import read_entry, resolve
 from radchat.paths import Places
+from tests.engine.general_toys import general_config, general_weights
 from tests.engine.running import Running, some_ids
 from tests.fakes import drain, output
 from tests.models.fake_hub import fake_hub
 from tests.models.general_making import CLASSES, files_weights, general_folder
-from tests.models.making import hf_folder
+from tests.models.making import TEMPLATE, VOCAB_SIZE, hf_folder, tokenizer_json
 from tests.models.test_pull import HERE
 
 ABOUT = {"name": "tiny"}
@@ -203,6 +204,37 @@ def test_a_hub_name_is_pulled_and_shown_as_what_it_runs_on(tmp_path: Path, own_h
     assert entry.runs_on == "transformers"
     assert resolve(places, "tiny-gemma").to_json()["runs_on"] == "transformers"
     assert load(entry.folder, "fp32").vocab_size == 265
+
+
+def test_of_a_multimodal_model_the_text_part_runs(tmp_path: Path) -> None:
+    """Gemma 3 from 4B on comes with a vision tower and its text model's config one level down."""
+    import transformers
+
+    src, seen = tmp_path / "src", {"hidden_size": 32, "intermediate_size": 48}
+    seen |= {"num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28, "patch_size": 14}
+    config = transformers.Gemma3Config(
+        text_config=general_config("gemma3", vocab_size=VOCAB_SIZE),
+        vision_config=seen,
+        mm_tokens_per_image=4,
+        image_token_index=5,
+        boi_token_index=6,
+        eoi_token_index=7,
+    )
+    made: Any = transformers.Gemma3ForConditionalGeneration(config)
+    state = made.state_dict()
+    for name, weight in general_weights("gemma3", VOCAB_SIZE).items():
+        state[name.replace("model.", "model.language_model.", 1)].copy_(weight)
+    made.save_pretrained(src)
+    (src / "tokenizer.json").write_text(tokenizer_json())
+    (src / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
+    about = convert(src, tmp_path / "out", ABOUT)
+    assert (about["architecture"], about["context_length"]) == ("gemma3", 512)
+    decoder = load(tmp_path / "out", "fp32").decoder
+    ids = [i + 8 for i in some_ids(60)]
+    with torch.no_grad():
+        want = made.eval()(torch.tensor([ids])).logits[0]
+    assert want.std() > 0.5
+    torch.testing.assert_close(Running(decoder).extend(ids), want, rtol=1e-4, atol=1e-4)
 
 
 def test_what_is_read_holds_each_tied_weight_once(tmp_path: Path) -> None:
