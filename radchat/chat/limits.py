@@ -34,7 +34,7 @@ def compact(chat: Chat, rest: str) -> None:
     except KeyboardInterrupt:
         shown.end()
         chat.host.status("")
-        chat.host.note("cancelled: nothing was changed")
+        chat.host.note("cancelled")
         return
     finally:
         shown.end()
