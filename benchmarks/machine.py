@@ -41,7 +41,7 @@ def report(**figures: Any) -> None:
 
 def _rounded(value: Any) -> Any:
     if isinstance(value, float):
-        return round(value, 4 if abs(value) < 10 else 1)
+        return float(f"{value:.4g}")
     if isinstance(value, list | tuple):
         return [_rounded(each) for each in value]
     return {k: _rounded(v) for k, v in value.items()} if isinstance(value, dict) else value

@@ -41,10 +41,11 @@ def bench(
         bool,
         typer.Option("--verify-reuse", help="instead: is a reused answer the same answer?"),
     ] = False,
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="fetch a model if none is here")] = False,
 ) -> None:
     """What reuse is worth on this machine: turns, forks and samples, measured in a minute."""
     cli = common.of(ctx)
-    named = choose(cli, model, is_new=True)
+    named = choose(cli, model, is_new=True, yes=yes)
     if verify:
         check_reuse(cli, named)
         return
