@@ -45,8 +45,8 @@ def test_a_model_of_ollamas_answers_with_its_own_settings_and_system_prompt(shel
     assert said[0]["role"] == "user"
 
     # the session goes on with it by its name, and a system prompt is for the first turn only
-    shell.json("ask", "and?", "-c", "-m", "tiny")
-    back = shell.json("ask", "again?", "-c", "-m", "ollama-tiny-latest")
+    shell.json("ask", "and?", "-c", "-m", "tiny", "--max-tokens", "5")
+    back = shell.json("ask", "again?", "-c", "-m", "ollama-tiny-latest", "--max-tokens", "5")
     assert back["model"] == "ollama-tiny-latest"
     assert [m["role"] for m in shell.json("log")["messages"]].count("system") == 1
 
