@@ -16,7 +16,7 @@ from tests.e2e.tiny_models import converted
 from tests.engine.text_toys import TEMPLATES
 
 OPTIONS = {"temperature": 0, "max_tokens": 8, "num_ctx": 2000}
-LONG = {"max_tokens": 250}
+LONG = "much more of it " * 16  # 256 tokens
 
 
 def say(shell: Shell, text: str = "", session: str | None = None, **args: Any) -> dict[str, Any]:
@@ -27,10 +27,10 @@ def say(shell: Shell, text: str = "", session: str | None = None, **args: Any) -
 
 
 def talk(shell: Shell, **args: Any) -> dict[str, Any]:
-    """Three turns with long answers, two with short ones."""
-    answer = say(shell, "the secret word is plum", **args, options=LONG)
+    """Three long turns, two short ones."""
+    answer = say(shell, f"the secret word is plum. {LONG}", **args)
     for number in (1, 2):
-        answer = say(shell, f"tell me more of it {number}", answer["session"], options=LONG)
+        answer = say(shell, f"{LONG} {number}", answer["session"])
     for text in ("short", "shorter"):
         answer = say(shell, text, answer["session"])
     return answer
@@ -146,10 +146,11 @@ def test_a_second_compaction_has_names_of_its_own(terminal: Shell) -> None:
     session = talk(terminal)["session"]
     compact(terminal, session)
     for number in range(3):
-        say(terminal, f"again and again {number}", session, options=LONG)
+        say(terminal, f"again and again {LONG} {number}", session)
     done = compact(terminal, session)[-1].data
     assert (done["branch"], done["label"]) == ("compact-2", "before-compact-2")
-    assert terminal.texts("before-compact", session)[0] == ("user", "the secret word is plum")
+    first = terminal.texts("before-compact", session)[0]
+    assert first == ("user", f"the secret word is plum. {LONG}")
 
 
 def test_a_context_that_is_full_is_read_as_far_as_it_leaves_room(terminal: Shell) -> None:
