@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -434,14 +435,22 @@ def test_lines_sent_in_one_go_are_one_message_and_a_draft(chat: Open, daemon: Fa
 
 
 def test_a_large_paste_while_an_answer_comes_is_whole(chat: Open, daemon: FakeDaemon) -> None:
-    daemon.script["generate"] = lambda args: slowly(["a "] * 60)
+    is_pasted = threading.Event()
+
+    def words() -> Iterator[str]:
+        while not is_pasted.wait(0.02):
+            yield "a "
+
+    daemon.script["generate"] = lambda args: answer_events(words())
     terminal = chat("chat")
     terminal.wait_for("> ")
     terminal.type("go\r")
     terminal.wait_for("a a")
     pasted = "\n".join(f"line {i}" for i in range(300))
     terminal.type(pasted.replace("\n", "\r"))
-    terminal.wait_for("tok/s")
+    is_pasted.set()
+    terminal.wait_for(lambda t: "tok/s" in t.everything)
+    terminal.wait_for("line 299")
     terminal.settle()
     terminal.type("\r")
     assert sent(daemon, 2)[1]["text"] == pasted

@@ -63,7 +63,7 @@ def test_a_converter_ends_with_the_command_it_works_for(homes: Homes, tmp_path: 
     found = children(pulling.pid)
     os.kill(pulling.pid, signal.SIGKILL)
     pulling.wait()
-    wait_until(lambda: not any(alive(pid) for pid in found), 10.0)
+    wait_until(lambda: not any(alive(pid) for pid in found))
     assert shell.json("models", "ls")["models"] == []
     shell("models", "pull", str(source))
     assert len(shell.json("models", "ls")["models"]) == 1
