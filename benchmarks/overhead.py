@@ -5,7 +5,7 @@ cache, as a share of the whole run. That is the price of the tree for who gains 
 *A step of 8 branches* over 2,048 shared tokens: CPU time of scheduler and planner a step; the model
 is a stand-in here, since neither looks at it.
 
-    python benchmarks/overhead.py [--model smollm2-135m] [--repeat 5]
+    python benchmarks/overhead.py [--model smollm2-135m] [--repeat 3]
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def steps_of_branches(seed: int) -> tuple[list[float], list[float]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--repeat", type=int, default=3)
     args = parser.parse_args()
     torch.set_num_threads(1)
     model = load(registry.resolve(Places.from_env(), args.model).folder, "auto")

@@ -104,10 +104,10 @@ def main() -> None:
                 seen.append(spent)
     medians = {step: median(seen) for step, seen in times.items()}
     fixed, token, row = fitted(medians)
-    for (rows, extend), seen in medians.items():
+    for (rows, extend), typical in medians.items():
         guess = fixed + extend * token + rows * row
         print(
-            f"{rows:3} rows + {extend:4} of a prompt   {1000 * seen:7.1f} ms   "
+            f"{rows:3} rows + {extend:4} of a prompt   {1000 * typical:7.1f} ms   "
             f"({1000 * min(times[rows, extend]):.1f} to {1000 * max(times[rows, extend]):.1f}; "
             f"the fit says {1000 * guess:.1f})"
         )

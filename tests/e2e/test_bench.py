@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from radchat.cli.bench import card
 from tests.e2e.homes import Home, Shell, finish, wait_until
 
 
@@ -32,8 +33,12 @@ def talked(home: Home) -> Shell:
     return shell
 
 
-def test_every_figure_of_bench_is_measured_and_adds_up(talked: Shell, home: Home) -> None:
+def test_bench_measures_what_adds_up_and_leaves_all_as_it_was(talked: Shell, home: Home) -> None:
+    before = talked.json("sessions", "ls"), talked.json("tree", "--show-cache"), tokens_held(home)
     result = talked.json("bench", "-m", "tiny")
+    after = talked.json("sessions", "ls"), talked.json("tree", "--show-cache"), tokens_held(home)
+    for one, other in zip(before, after, strict=True):
+        assert timeless(one) == timeless(other)
     rows = result["rows"]
     cold, second, off = rows["cold"], rows["second"], rows["second, nothing cached"]
     assert second["cached_tokens"] >= cold["input_tokens"], "the first turn and its answer"
@@ -49,19 +54,11 @@ def test_every_figure_of_bench_is_measured_and_adds_up(talked: Shell, home: Home
     assert result["weight_bytes"] == home.status()["models"][0]["bytes"]
     assert result["memory"]["resident_bytes"] > result["weight_bytes"]
     assert result["machine"]["copy_bytes_per_s"] > 0
-
-
-def test_bench_leaves_sessions_and_cache_as_they_were(talked: Shell, home: Home) -> None:
-    before = talked.json("sessions", "ls"), talked.json("tree", "--show-cache"), tokens_held(home)
-    shown = talked("bench", "-m", "tiny").out
-    assert "what was there still is" in shown
-    after = talked.json("sessions", "ls"), talked.json("tree", "--show-cache"), tokens_held(home)
-    for one, other in zip(before, after, strict=True):
-        assert timeless(one) == timeless(other)
-    lines = shown.splitlines()
-    assert len(lines) <= 23, "fits 80x24 with the prompt below it"
-    assert all(len(line) < 80 for line in lines)
-    assert "\x1b" not in shown
+    for lost in (result["cache"]["evicted_tokens"], 12_345):
+        shown = card({**result, "cache": {"evicted_tokens": lost}})
+        assert len(shown) <= 23, "fits 80x24 with the prompt below it"
+        assert all(len(line) < 80 and line.isprintable() for line in shown)
+        assert ("12,345 tokens of yours" if lost else "what was there still is") in "\n".join(shown)
 
 
 def timeless(value: Any) -> Any:
