@@ -154,6 +154,9 @@ def test_a_long_answer_read_again_because_its_reasoning_goes_is_told_first(think
         r"reasoning dropped.*",
         line["text"],
     )
+    (why,) = think.shell.call("cache.why")["answers"]
+    assert [part["cause"] for part in why["parts"]] == ["template", "new"]
+    assert why["parts"][0]["why"].startswith("reasoning dropped")
     names = [event.name for event in think.events]
     assert names.index("notice") < names.index("start")
     usage = answer["usage"]
