@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import errno
 import json
-import os
 import shutil
 import sys
 import time
@@ -36,6 +35,7 @@ from radchat.engine.convert_write import (
 from radchat.engine.template import Template
 from radchat.engine.tokenizer import Tokenizer
 from radchat.errors import RadchatError
+from radchat.parent import Say, end_with_parent, say_to_parent
 
 FORMAT = 1  # of the folder; weights.py refuses others
 MARGIN = 64 << 20  # bytes kept free beside the weights: tokenizer, file system
@@ -147,13 +147,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("about", type=json.loads)
     options = parser.parse_args(arguments)
-    # libraries that print must not break the protocol: fd 1 is ours alone
-    lines = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
-    os.dup2(2, 1)
-
-    def say(value: dict[str, Any]) -> None:
-        lines.write(json.dumps(value) + "\n")
-
+    say = say_to_parent()
     try:
         about = convert(
             options.source,
@@ -170,7 +164,7 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _at_most_ten_a_second(say: Callable[[dict[str, Any]], None]) -> Progress:
+def _at_most_ten_a_second(say: Say) -> Progress:
     last = ("", 0.0)
 
     def progress(step: str, done: int, total: int) -> None:
@@ -184,4 +178,5 @@ def _at_most_ten_a_second(say: Callable[[dict[str, Any]], None]) -> Progress:
 
 
 if __name__ == "__main__":
+    end_with_parent()
     sys.exit(main())

@@ -1,6 +1,7 @@
 """Run one of our own modules as a child whose stdout is JSON lines: progress, result or error.
 
-A child keeps heavy imports out of the terminal's process and dies at once with Ctrl-C.
+A child keeps heavy imports out of the terminal's process, dies at once with Ctrl-C and ends when
+the parent is killed (its side: ``parent.py``).
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def run_module(
     with (
         tempfile.TemporaryFile() as noise,
         subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=noise, env=_env()
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=noise, env=_env()
         ) as process,
     ):
         assert process.stdout is not None

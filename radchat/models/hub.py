@@ -8,23 +8,21 @@ Ctrl-C kills it at once; what was downloaded stays in the Hugging Face cache and
 from __future__ import annotations
 
 import io
-import json
 import os
 import shutil
 import socket
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from radchat.errors import NotFound, RadchatError, Unreachable
+from radchat.parent import Say, end_with_parent, say_to_parent
 
 _SMALL = ["*.json", "*.jinja", "*.txt", "tokenizer.model", "LICENSE*", "NOTICE*"]
 _CONNECT_S = 5.0
-Say = Callable[[dict[str, Any]], None]
 
 
 def fetch(repo: str, say: Say) -> dict[str, Any]:
@@ -189,12 +187,7 @@ def _bar(say: Say | None) -> Any:
 
 def main() -> int:
     os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"  # read when the library is imported
-    lines = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
-    os.dup2(2, 1)
-
-    def say(value: dict[str, Any]) -> None:
-        lines.write(json.dumps(value) + "\n")
-
+    say = say_to_parent()
     try:
         say({"result": fetch(sys.argv[1], say)})
     except RadchatError as error:
@@ -206,4 +199,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    end_with_parent()
     sys.exit(main())
