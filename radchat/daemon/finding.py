@@ -17,8 +17,8 @@ from radchat.protocol import Where
 from radchat_sessions import refs
 from radchat_sessions.errors import Ambiguous
 from radchat_sessions.errors import NotFound as StoreNotFound
-from radchat_sessions.messages import SHORTEST_ID, Head, Session
-from radchat_sessions.names import shortest
+from radchat_sessions.messages import Head, Session
+from radchat_sessions.names import SHORTEST_ID, shortest
 from radchat_sessions.store import Store
 
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from radchat.daemon.options import usage_json
 from radchat.engine.request import Finished, FinishReason, Ids, TokenLogprob, Tokens
 from radchat.errors import RadchatError
-from radchat_sessions.messages import BegunAnswer, Part, reasoning_part, text_part
+from radchat_sessions.content import Part, reasoning_part, text_part
+from radchat_sessions.messages import BegunAnswer
 
 if TYPE_CHECKING:
     from radchat.engine.reasoning import ReasoningSplitter

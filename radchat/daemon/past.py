@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 
 from radchat.engine.conversation import Point, PromptRecord, Turn
 from radchat.engine.request import Ids
-from radchat_sessions.messages import Message, Part, Prompt
+from radchat_sessions.content import Part
+from radchat_sessions.messages import Message, Prompt
 from radchat_sessions.store import Store
 
 

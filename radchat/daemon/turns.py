@@ -19,7 +19,8 @@ from radchat.daemon.past import Past, turn
 from radchat.engine.conversation import Prompt, PromptRecord, Settings
 from radchat.engine.request import Ids
 from radchat.errors import InvalidInput, NotFound, UsageError
-from radchat_sessions.messages import Message, NewMessage, NewPrompt, Part, text_part
+from radchat_sessions.content import Part, text_part
+from radchat_sessions.messages import Message, NewMessage, NewPrompt
 from radchat_sessions.store import Store
 
 if TYPE_CHECKING:

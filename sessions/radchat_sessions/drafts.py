@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from radchat_sessions.messages import Part, Role
+from radchat_sessions.content import Part
+from radchat_sessions.messages import Role
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Final
 
+from radchat_sessions.content import clean
 from radchat_sessions.database import Database
 from radchat_sessions.errors import NotFound, Refused
-from radchat_sessions.messages import Branch, Head, LabelKind, Placed, clean
+from radchat_sessions.messages import Branch, Head, LabelKind, Placed
 from radchat_sessions.names import NAME_LIMIT, free_name
 from radchat_sessions.reader import Reader
 

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from radchat_sessions import llm_logs, reading
+from radchat_sessions.content import Json, Part, text_part
 from radchat_sessions.drafts import Draft, DraftMessage
 from radchat_sessions.errors import Unreadable
 from radchat_sessions.exchange import FORMAT
-from radchat_sessions.messages import Json, Part, Role, text_part
+from radchat_sessions.messages import Role
 from radchat_sessions.reading import Document
 
 SQLITE = b"SQLite format 3\0"

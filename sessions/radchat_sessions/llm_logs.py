@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from radchat_sessions.content import Part, reasoning_part, text_part
 from radchat_sessions.drafts import Draft, DraftMessage
 from radchat_sessions.errors import Unreadable
-from radchat_sessions.messages import ROLES, Part, as_role, reasoning_part, text_part
+from radchat_sessions.messages import ROLES, as_role
 
 ATTACHMENTS = "attachments"
 Row = dict[str, Any]

@@ -7,8 +7,7 @@ import unicodedata
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from radchat_sessions.messages import SHORTEST_ID
-
+SHORTEST_ID: Final = 4  # hex digits shown and accepted for a message or session
 NAME_LIMIT: Final = 64  # characters
 AUTO_NAME_LIMIT: Final = 24
 AUTO_NAME_WORDS: Final = 4

@@ -9,22 +9,20 @@ from __future__ import annotations
 from array import array
 from typing import NamedTuple
 
+from radchat_sessions.content import Ids, unpack_ids
 from radchat_sessions.database import Database
 from radchat_sessions.errors import Ambiguous, NotFound
 from radchat_sessions.messages import (
-    SHORTEST_ID,
     Branch,
     Head,
-    Ids,
     Label,
     Message,
     Prompt,
     Running,
     Session,
     SessionSummary,
-    unpack_ids,
 )
-from radchat_sessions.names import is_hex
+from radchat_sessions.names import SHORTEST_ID, is_hex
 from radchat_sessions.rows import MESSAGE, branch_of, message_of, prompt_of, running_of, session_of
 
 # Where names point: what keeps messages from pruning. And what was written where.

@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from radchat_sessions.content import Json, clean, digest, pack_ids
 from radchat_sessions.errors import Unreadable
-from radchat_sessions.messages import ROLES, Json, clean, digest, pack_ids
+from radchat_sessions.messages import ROLES
 
 _MAX_ID: Final = 2**32
 _MAX_NUMBER: Final = 2**53  # beyond it a float is no longer the integer that was written

@@ -14,8 +14,8 @@ from typing import Literal
 
 from radchat_sessions.errors import Ambiguous, NotFound
 from radchat_sessions.heads import Heads
-from radchat_sessions.messages import SHORTEST_ID, Head
-from radchat_sessions.names import is_hex, shortest
+from radchat_sessions.messages import Head
+from radchat_sessions.names import SHORTEST_ID, is_hex, shortest
 
 Kind = Literal["head", "back", "previous", "branch", "label", "turn", "id"]
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from radchat_sessions.content import pack_ids
 from radchat_sessions.errors import Refused
-from radchat_sessions.messages import LabelKind, Removed, pack_ids
+from radchat_sessions.messages import LabelKind, Removed
 from radchat_sessions.reader import SHOWN, SHOWN_BY_OTHERS
 from radchat_sessions.schema import backups
 from radchat_sessions.turns import Turns

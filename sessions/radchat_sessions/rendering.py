@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, Literal
 
-from radchat_sessions.messages import Json, text_of
+from radchat_sessions.content import Json, text_of
 from radchat_sessions.names import shortest
 
 Format = Literal["md", "json", "jsonl", "openai"]

@@ -5,16 +5,9 @@ from __future__ import annotations
 import json
 from typing import Final
 
+from radchat_sessions.content import Json, unpack_ids
 from radchat_sessions.database import Row
-from radchat_sessions.messages import (
-    Branch,
-    Json,
-    Message,
-    Prompt,
-    Running,
-    Session,
-    unpack_ids,
-)
+from radchat_sessions.messages import Branch, Message, Prompt, Running, Session
 
 MESSAGE: Final = """m.id, m.parent, m.role, m.parts, m.created, m.digest, m.origin, m.prompt,
     length(m.out) / 4 AS out_len, m.model, m.dtype, m.sampling, m.seed, m.choice, m.usage,

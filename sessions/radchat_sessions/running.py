@@ -17,8 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from radchat_sessions.content import ID_BYTES, Ids, Part, clean, dumps, pack_ids, unpack_ids
 from radchat_sessions.errors import SaveFailed
-from radchat_sessions.messages import ID_BYTES, Ids, Part, clean, dumps, pack_ids, unpack_ids
 
 FSYNC_INTERVAL_S = 1.0
 

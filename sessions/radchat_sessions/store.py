@@ -16,10 +16,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal, Self
 
+from radchat_sessions.content import Json, clean, dumps
 from radchat_sessions.database import Database, Synchronous
 from radchat_sessions.exchange import Exchange
 from radchat_sessions.heads import check_name
-from radchat_sessions.messages import Found, Hit, Json, Recovered, Session, clean, dumps
+from radchat_sessions.messages import Found, Hit, Recovered, Session
 from radchat_sessions.names import made_up_name
 from radchat_sessions.running import AppendFile, OpenFile, RunningFiles
 from radchat_sessions.search import search, sessions_with

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Final
 
+from radchat_sessions.content import Ids, Json, Part, clean, digest, dumps, pack_ids, searchable
 from radchat_sessions.database import Database
 from radchat_sessions.errors import NotFound, Refused
 from radchat_sessions.heads import Heads, check_name
@@ -25,22 +26,14 @@ from radchat_sessions.messages import (
     BegunAnswer,
     Ended,
     FinishReason,
-    Ids,
-    Json,
     NewAnswer,
     NewMessage,
     NewPrompt,
-    Part,
     Placed,
     Recovered,
     Role,
     Running,
     as_role,
-    clean,
-    digest,
-    dumps,
-    pack_ids,
-    searchable,
 )
 from radchat_sessions.running import RunningFiles
 

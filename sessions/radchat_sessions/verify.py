@@ -11,9 +11,9 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 
+from radchat_sessions.content import digest, searchable
 from radchat_sessions.database import Database, Row
 from radchat_sessions.errors import Broken
-from radchat_sessions.messages import digest, searchable
 from radchat_sessions.reader import SHOWN_BY_ALL
 
 

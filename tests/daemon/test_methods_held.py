@@ -11,7 +11,8 @@ import pytest
 from radchat.daemon.held import Held, Snapshot, common_len, cuts, held_of, owners
 from radchat.engine.prefix_cache import PrefixCache
 from radchat.engine.request import Ids
-from radchat_sessions.messages import NewAnswer, NewMessage, NewPrompt, text_part
+from radchat_sessions.content import text_part
+from radchat_sessions.messages import NewAnswer, NewMessage, NewPrompt
 from radchat_sessions.store import IN_MEMORY, Store
 
 PER_TURN = 40  # ids of a user message, and of an answer

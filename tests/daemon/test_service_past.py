@@ -12,7 +12,8 @@ import pytest
 
 from radchat.daemon.past import Past
 from radchat.engine.conversation import PromptRecord
-from radchat_sessions.messages import NewAnswer, NewMessage, NewPrompt, text_part
+from radchat_sessions.content import text_part
+from radchat_sessions.messages import NewAnswer, NewMessage, NewPrompt
 from radchat_sessions.store import IN_MEMORY, Store
 
 TURN = 12  # ids of a user message, and of an answer

@@ -11,16 +11,15 @@ from dataclasses import dataclass
 from types import EllipsisType
 from typing import TypeVar
 
+from radchat_sessions.content import Ids, text_part
 from radchat_sessions.messages import (
     Begun,
-    Ids,
     Message,
     NewAnswer,
     NewMessage,
     NewPrompt,
     Placed,
     Session,
-    text_part,
 )
 from radchat_sessions.store import Store
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from radchat_sessions.content import text_part
 from radchat_sessions.errors import NotFound, Refused
-from radchat_sessions.messages import Head, NewMessage, text_part
+from radchat_sessions.messages import Head, NewMessage
 from radchat_sessions.store import Store
 from tests.sessions.talk import Talk, given
 

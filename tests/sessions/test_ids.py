@@ -7,15 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from radchat_sessions.content import pack_ids, text_part, unpack_ids
 from radchat_sessions.errors import Refused
-from radchat_sessions.messages import (
-    NewAnswer,
-    NewMessage,
-    NewPrompt,
-    pack_ids,
-    text_part,
-    unpack_ids,
-)
+from radchat_sessions.messages import NewAnswer, NewMessage, NewPrompt
 from tests.sessions.talk import Talk, given
 
 

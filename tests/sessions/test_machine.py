@@ -21,8 +21,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from radchat_sessions.content import text_part
 from radchat_sessions.errors import NotFound, Refused
-from radchat_sessions.messages import NewAnswer, NewMessage, NewPrompt, text_part
+from radchat_sessions.messages import NewAnswer, NewMessage, NewPrompt
 from radchat_sessions.store import Store
 
 NAMES = ("main", "side", "main-2", "price")

@@ -8,7 +8,8 @@ from hashlib import blake2b
 from pathlib import Path
 
 from radchat_sessions import schema
-from radchat_sessions.messages import NewAnswer, NewMessage, NewPrompt, text_part
+from radchat_sessions.content import text_part
+from radchat_sessions.messages import NewAnswer, NewMessage, NewPrompt
 from radchat_sessions.store import Store
 
 README = (Path(__file__).parents[2] / "sessions" / "README.md").read_text()

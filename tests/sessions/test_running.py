@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from radchat_sessions.content import text_part
 from radchat_sessions.errors import SaveFailed
-from radchat_sessions.messages import NewAnswer, text_part
+from radchat_sessions.messages import NewAnswer
 from radchat_sessions.running import AppendFile, Leftover, RunningFiles
 from radchat_sessions.store import Store
 from tests.sessions.talk import Clock, Talk, given

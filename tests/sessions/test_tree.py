@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from radchat_sessions.messages import NewAnswer, NewMessage, text_part
+from radchat_sessions.content import text_part
+from radchat_sessions.messages import NewAnswer, NewMessage
 from radchat_sessions.names import auto_name
 from radchat_sessions.store import Store
 from tests.sessions.talk import Clock, Talk, given
