@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from radchat.engine.request import Ids
-from radchat_sessions.reader import Span, Stand
 from radchat_sessions.store import Store
+from radchat_sessions.token_ids import Span, Stand
 
 if TYPE_CHECKING:
     from radchat.engine.node_view import NodeView

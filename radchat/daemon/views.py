@@ -15,8 +15,8 @@ from radchat.daemon.finding import Place
 from radchat.daemon.held import Held
 from radchat.daemon.turns import shown
 from radchat_sessions.messages import Message
-from radchat_sessions.reader import Span
 from radchat_sessions.store import Store
+from radchat_sessions.token_ids import Span
 
 # -- tree ------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from radchat_sessions.database import Database
 from radchat_sessions.errors import NotFound, Refused
 from radchat_sessions.messages import Branch, Head, LabelKind, Placed
 from radchat_sessions.names import NAME_LIMIT, free_name
-from radchat_sessions.reader import Reader
+from radchat_sessions.token_ids import TokenIds
 
 
 class Anywhere(Enum):
@@ -42,7 +42,7 @@ def check_name(name: str, what: str = "branch") -> str:
     raise Refused(f"{name[:NAME_LIMIT]!r} can't be the name of a {what}: {why}")
 
 
-class Heads(Reader):
+class Heads(TokenIds):
     """A Reader that also moves names. Methods beginning with ``_`` run inside ``write()``."""
 
     def __init__(self, db: Database, clock: Callable[[], float]) -> None:

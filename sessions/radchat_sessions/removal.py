@@ -14,8 +14,8 @@ from typing import Final
 from radchat_sessions.content import pack_ids
 from radchat_sessions.errors import Refused
 from radchat_sessions.messages import LabelKind, Removed
-from radchat_sessions.reader import SHOWN, SHOWN_BY_OTHERS
 from radchat_sessions.schema import backups
+from radchat_sessions.shown import SHOWN, SHOWN_BY_OTHERS
 from radchat_sessions.turns import Turns
 
 _MARKS: Final[frozenset[LabelKind]] = frozenset(("label", "pin"))

@@ -6,7 +6,7 @@ from __future__ import annotations
 from radchat_sessions import words
 from radchat_sessions.database import Database
 from radchat_sessions.messages import Found, Hit
-from radchat_sessions.reader import SHOWN, SHOWN_BY_ALL
+from radchat_sessions.shown import SHOWN, SHOWN_BY_ALL
 
 SNIPPET_WORDS = 24
 

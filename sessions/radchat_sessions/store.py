@@ -1,8 +1,8 @@
 """The session store: every conversation a tree of messages, with the ids the engine saw.
 
-One class in six files, each adding to the one before: ``reader`` (questions), ``heads`` (branches,
-HEAD, labels), ``turns`` (answers), ``removal``, ``exchange`` (export, import) and here: opening,
-sessions as a whole.
+One class in seven files, each adding to the one before: ``reader`` (questions), ``token_ids``,
+``heads`` (branches, HEAD, labels), ``turns`` (answers), ``removal``, ``exchange`` (export, import)
+and here: opening, sessions as a whole.
 
 A store belongs to the thread that opened it, and to one process: the daemon (ADR 0002). Every
 method that writes is one transaction; after an exception nothing of it is there. Its errors are

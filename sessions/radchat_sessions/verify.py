@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from radchat_sessions.content import digest, searchable
 from radchat_sessions.database import Database, Row
 from radchat_sessions.errors import Broken
-from radchat_sessions.reader import SHOWN_BY_ALL
+from radchat_sessions.shown import SHOWN_BY_ALL
 
 
 @dataclass(frozen=True, slots=True)
