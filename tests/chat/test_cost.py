@@ -65,7 +65,7 @@ def test_a_command_imports_no_more_than_it_did(
         check=False,
     )
     count, _ = done.stderr.splitlines()[-1].split()
-    assert most * 0.7 < int(count) <= most
+    assert 10 < int(count) <= most  # fewer where the environment has brought some already
 
 
 def cpu_s(words: list[str], env: dict[str, str]) -> float:
