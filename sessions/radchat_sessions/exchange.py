@@ -16,8 +16,7 @@ from typing import Any, Final
 from radchat_sessions.content import Json, dumps, pack_ids, searchable
 from radchat_sessions.drafts import Draft, Imported
 from radchat_sessions.errors import StoreError, Unreadable
-from radchat_sessions.heads import check_name
-from radchat_sessions.names import auto_name, free_name, made_up_name
+from radchat_sessions.names import auto_name, check_name, free_name, made_up_name
 from radchat_sessions.reading import Document
 from radchat_sessions.removal import Removal
 

@@ -1,4 +1,4 @@
-"""Names nobody had to think of: for branches and sessions; and the short forms of ids."""
+"""Names of branches and sessions: which there can be, those nobody had to think of, short ids."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import re
 import unicodedata
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
+
+from radchat_sessions.content import clean
+from radchat_sessions.errors import Refused
 
 SHORTEST_ID: Final = 4  # hex digits shown and accepted for a message or session
 NAME_LIMIT: Final = 64  # characters
@@ -129,3 +132,20 @@ def shortest(ids: Sequence[str]) -> Mapping[str, str]:
                 need += 1
         found[this] = this[:need]
     return found
+
+
+def check_name(name: str, what: str = "branch") -> str:
+    """``name``, if no REF can mean something else by it (a turn, HEAD, ``-``, ``SESSION:REF``)."""
+    if not name or len(name) > NAME_LIMIT:
+        why = f"1 to {NAME_LIMIT} characters"
+    elif clean(name) != name or any(
+        c.isspace() or unicodedata.category(c) in ("Cc", "Cf", "Zl", "Zp") for c in name
+    ):
+        why = "no white space or control characters"
+    elif any(c in ":~" for c in name) or name[0] in "-#":
+        why = "no ':' or '~', no '-' or '#' at the beginning"
+    elif name.isdigit() or name.upper() == "HEAD":
+        why = "not a number, not HEAD"
+    else:
+        return name
+    raise Refused(f"{name[:NAME_LIMIT]!r} can't be the name of a {what}: {why}")

@@ -19,7 +19,7 @@ from typing import Final
 from radchat_sessions.content import Ids, Json, Part, clean, digest, dumps, pack_ids, searchable
 from radchat_sessions.database import Database
 from radchat_sessions.errors import NotFound, Refused
-from radchat_sessions.heads import Heads, check_name
+from radchat_sessions.heads import Heads
 from radchat_sessions.messages import (
     Appended,
     Begun,
@@ -35,6 +35,7 @@ from radchat_sessions.messages import (
     Running,
     as_role,
 )
+from radchat_sessions.names import check_name
 from radchat_sessions.running import RunningFiles
 
 
