@@ -1,8 +1,8 @@
 """The session store: every conversation a tree of messages, with the ids the engine saw.
 
-One class in eight files, each adding to the one before: ``reader`` (questions), ``token_ids``,
-``branches``, ``heads`` (HEAD, labels), ``turns`` (answers), ``removal``, ``exchange`` (export,
-import) and here: opening, sessions as a whole.
+One class in nine files, each adding to the one before: ``reader`` (questions), ``token_ids``,
+``branches``, ``heads`` (HEAD, labels), ``adding`` (messages, prompts), ``turns`` (answers),
+``removal``, ``exchange`` (export, import) and here: opening, sessions as a whole.
 
 A store belongs to the thread that opened it, and to one process: the daemon (ADR 0002). Every
 method that writes is one transaction; after an exception nothing of it is there. Its errors are
@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal, Self
 
+from radchat_sessions.adding import random_id
 from radchat_sessions.content import Json, clean, dumps
 from radchat_sessions.database import Database, Synchronous
 from radchat_sessions.exchange import Exchange
@@ -23,7 +24,6 @@ from radchat_sessions.messages import Found, Hit, Recovered, Session
 from radchat_sessions.names import check_name, made_up_name
 from radchat_sessions.running import AppendFile, OpenFile, RunningFiles
 from radchat_sessions.search import search, sessions_with
-from radchat_sessions.turns import random_id
 from radchat_sessions.verify import Problem, verify
 
 IN_MEMORY: Literal[":memory:"] = ":memory:"

@@ -1,4 +1,3 @@
-# ruff: noqa: S608 - what is put together are our own constants; every value is a parameter
 """The life of an answer in the store: begin, append, finish or abandon; and after a crash, recover.
 
     begin    one transaction: the new messages, the prompt, a ``running`` row an answer, the branch
@@ -11,15 +10,14 @@ At every point a kill leaves something ``recover`` can finish: the files say wha
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Final
 
-from radchat_sessions.content import Ids, Json, Part, clean, digest, dumps, pack_ids, searchable
+from radchat_sessions.adding import Adding
+from radchat_sessions.content import Ids, Json, Part, clean, dumps, pack_ids
 from radchat_sessions.database import Database
 from radchat_sessions.errors import NotFound, Refused
-from radchat_sessions.heads import Heads
 from radchat_sessions.messages import (
     Appended,
     Begun,
@@ -31,9 +29,7 @@ from radchat_sessions.messages import (
     NewPrompt,
     Placed,
     Recovered,
-    Role,
     Running,
-    as_role,
 )
 from radchat_sessions.names import check_name
 from radchat_sessions.running import RunningFiles
@@ -48,11 +44,7 @@ class Parent(Enum):
 PARENT: Final = Parent.PARENT
 
 
-def random_id() -> str:
-    return secrets.token_hex(16)
-
-
-class Turns(Heads):
+class Turns(Adding):
     def __init__(
         self,
         db: Database,
@@ -60,9 +52,8 @@ class Turns(Heads):
         files: RunningFiles,
         new_id: Callable[[], str],
     ) -> None:
-        super().__init__(db, clock)
+        super().__init__(db, clock, new_id)
         self._files = files
-        self._new_id = new_id
 
     def append(
         self,
@@ -192,7 +183,7 @@ class Turns(Heads):
         """
         running = self.find_running(answer_id)
         if running is None:
-            return self._already(answer_id)
+            return Ended(self.message(answer_id), None)  # NotFound: never begun, or abandoned
         with self._db.write():
             self._insert(
                 running.session,
@@ -254,113 +245,10 @@ class Turns(Heads):
 
     # -- inside a transaction ----------------------------------------------------------------------
 
-    def _add_messages(
-        self, session_id: str, parent: str | None, new: Sequence[NewMessage]
-    ) -> tuple[str, ...]:
-        ids = []
-        for message in new:
-            message_id = message.id or self._new_id()
-            self._insert(
-                session_id,
-                message_id,
-                parent,
-                as_role(message.role),
-                message.parts,
-                created=self._clock(),
-                extra=message.extra,
-            )
-            ids.append(message_id)
-            parent = message_id
-        return tuple(ids)
-
-    def _insert(
-        self,
-        session_id: str,
-        message_id: str,
-        parent: str | None,
-        role: Role,
-        parts: Sequence[Part],
-        *,
-        created: float,
-        extra: Mapping[str, Json],
-        ids: bytes | None = None,
-        answer: Mapping[str, object] | None = None,
-    ) -> None:
-        cleaned: list[Part] = clean(list(parts))
-        above = self._db.one("SELECT digest FROM messages WHERE id = ?", parent)
-        values = {
-            "id": message_id,
-            "parent": parent,
-            "origin": session_id,
-            "role": role,
-            "parts": dumps(cleaned),
-            "text": searchable(cleaned),
-            "created": created,
-            "digest": digest(above and above["digest"], role, cleaned, ids),
-            "out": ids,
-            "extra": dumps(clean(extra)),
-            **(answer or {}),
-        }
-        marks = ", ".join("?" * len(values))
-        self._db.do(
-            f"INSERT INTO messages ({', '.join(values)}) VALUES ({marks})", *values.values()
-        )
-
-    def _prompt_for(self, last: str, prompt: NewPrompt | str, *, is_retry: bool) -> str:
-        if isinstance(prompt, NewPrompt):
-            return self._add_prompt(last, prompt)
-        if not is_retry or self.prompt(prompt).message != last:
-            raise Refused("a prompt can be asked again only where it ends, with nothing new")
-        return prompt
-
-    def _add_prompt(self, last: str, prompt: NewPrompt) -> str:
-        available = 0
-        if prompt.base_message is not None:
-            span = self.span(prompt.base_message)
-            if span is None or self.out(prompt.base_message) is None:
-                raise Refused("the base of a prompt is an answer with ids, or a prompt")
-            available = span.stop
-        elif prompt.base_prompt is not None:
-            available = self.prompt(prompt.base_prompt).length
-        if not 0 <= prompt.kept <= available:
-            raise Refused(f"a prompt can't keep {prompt.kept} of {available} ids")
-        prompt_id = self._new_id()
-        length = prompt.kept + len(prompt.tail)
-        self._db.do(
-            "INSERT INTO prompts (id, message, base_message, base_prompt, kept, tail, length, "
-            "tokenizer, settings, points, extra, created) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            prompt_id,
-            last,
-            prompt.base_message,
-            prompt.base_prompt,
-            prompt.kept,
-            pack_ids(prompt.tail),
-            length,
-            prompt.tokenizer,
-            prompt.settings,
-            dumps(clean(prompt.points)),
-            dumps(clean(prompt.extra)),
-            self._clock(),
-        )
-        message: str | None = last
-        for start, stop in reversed(prompt.shares):
-            if message is None:
-                raise Refused(f"{len(prompt.shares)} shares are more than its path has messages")
-            if not 0 <= start <= stop <= length:
-                raise Refused(f"a share of {start} to {stop} in a prompt of {length} ids")
-            self._db.do("INSERT INTO shares VALUES (?, ?, ?, ?)", message, prompt_id, start, stop)
-            message = self.parent(message)
-        return prompt_id
-
     def _branch_to_answer(self, running: Running) -> Placed | None:
         if running.branch is None:
             return None
         return self._place(running.session, running.branch, running.expected, running.id)
-
-    def _already(self, answer_id: str) -> Ended:
-        message = self.message(answer_id)  # NotFound: never begun, or abandoned
-        return Ended(message, None)
 
     def _head_after_turn(
         self, session_id: str, was_on: str | None, placed: Placed, keep_head: bool
@@ -370,21 +258,6 @@ class Turns(Heads):
         """
         if not keep_head or was_on == placed.branch:
             self._move_head(session_id, placed.branch, None, "turn")
-
-    def _drop_unused_prompts(self, prompt_id: str | None = None) -> int:
-        """Delete prompts that no answer, running answer or later prompt has; all, or this one."""
-        deleted = 0
-        while True:  # a base may be free once what stood on it is gone
-            rows = self._db.do(
-                "DELETE FROM prompts WHERE (?1 IS NULL OR id = ?1) "
-                "AND NOT EXISTS (SELECT 1 FROM messages WHERE prompt = prompts.id) "
-                "AND NOT EXISTS (SELECT 1 FROM running WHERE prompt = prompts.id) "
-                "AND NOT EXISTS (SELECT 1 FROM prompts p WHERE p.base_prompt = prompts.id)",
-                prompt_id,
-            )
-            deleted += rows
-            if rows == 0 or prompt_id is not None:
-                return deleted
 
     def _touch(self, session_id: str, model: str | None = None) -> None:
         self._db.do(
