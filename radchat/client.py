@@ -18,16 +18,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from radchat.daemon.lifecycle import (
-    COMMAND,
-    DaemonInfo,
-    Lock,
-    Spawned,
-    is_held,
-    is_suspended,
-    read_info,
-    spawn,
-)
+from radchat.daemon.lock import DaemonInfo, Lock, is_held, is_suspended, read_info
+from radchat.daemon.starting import COMMAND, Spawned, spawn
 from radchat.errors import Busy, RadchatError, Unreachable
 from radchat.paths import Places
 from radchat.protocol import STREAMS, Where, build_id

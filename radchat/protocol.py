@@ -20,6 +20,7 @@ from radchat import __version__
 
 PROTOCOL = 1
 HEADER = "X-Radchat-Protocol"
+STOPPING = "the daemon is stopping"  # with data {"stopping": true}: nothing was begun, ask again
 MAX_BODY = 64 * 1024 * 1024  # bytes; a loaded file travels in the body
 STREAMS = frozenset({"generate", "models.load", "compact"})
 # Answered while the engine computes, while the daemon starts and while it stops; the same in every

@@ -175,7 +175,7 @@ def _comment(line: str) -> str:
 
 def _tell_when(cli: common.Cli, setting: Setting) -> None:
     """What goes before the file, and who has read the old one."""
-    from radchat.daemon.lifecycle import is_held
+    from radchat.daemon.lock import is_held
 
     if setting.variable and cli.env.get(setting.variable):
         cli.note(f"{setting.variable} is set, and goes before it")

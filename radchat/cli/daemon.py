@@ -13,7 +13,8 @@ from typing import Annotated, Any
 import typer
 
 from radchat.cli.common import Cli, of
-from radchat.daemon.lifecycle import is_held, log_tail
+from radchat.daemon.lock import is_held
+from radchat.daemon.starting import log_tail
 from radchat.errors import NotFound, Unreachable
 
 daemon_app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)

@@ -103,7 +103,7 @@ def socket(cli: Cli) -> Iterator[Finding]:
 
 def daemon(cli: Cli) -> Iterator[Finding]:
     """Whether it answers, and is of this build; a lock that nobody holds is no trouble."""
-    from radchat.daemon.lifecycle import is_held, read_info
+    from radchat.daemon.lock import is_held, read_info
     from radchat.protocol import build_id
 
     lock = cli.places.lock
@@ -128,7 +128,7 @@ def daemon(cli: Cli) -> Iterator[Finding]:
 
 
 def _health(cli: Cli) -> dict[str, Any]:
-    from radchat.daemon.lifecycle import read_info
+    from radchat.daemon.lock import read_info
     from radchat.wire import Exchange, result
 
     info = read_info(cli.places.lock)

@@ -41,7 +41,7 @@ def ask(cli: Cli, method: str, **args: Any) -> Mapping[str, Any]:
     """One question to the daemon that runs, or the one named; nothing where there is none."""
     from pathlib import Path
 
-    from radchat.daemon.lifecycle import is_held, read_info
+    from radchat.daemon.lock import is_held, read_info
     from radchat.wire import Exchange, result
 
     path = str(Path(cli.daemon).expanduser()) if cli.daemon else None

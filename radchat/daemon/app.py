@@ -21,7 +21,6 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from radchat.daemon.body import check_arguments, parse_body
-from radchat.daemon.lifecycle import STOPPING
 from radchat.daemon.outgoing import (
     Events,
     EventWire,
@@ -32,7 +31,7 @@ from radchat.daemon.outgoing import (
     unexpected,
 )
 from radchat.errors import Busy, InvalidInput, NotFound, RadchatError
-from radchat.protocol import CONTROL, HEADER, MAX_BODY, METHODS, PROTOCOL, STREAMS, State
+from radchat.protocol import CONTROL, HEADER, MAX_BODY, METHODS, PROTOCOL, STOPPING, STREAMS, State
 
 KEEP_ALIVE_S = 10.0  # a comment this often while nothing else is said
 LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))

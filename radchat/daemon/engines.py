@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from radchat.config import FOREVER, Config
-from radchat.daemon.lifecycle import awake_time
+from radchat.daemon.awake import awake_time
 from radchat.daemon.loaded import Loaded, Memory
 from radchat.daemon.worker import Worker, beside
 from radchat.errors import Busy, ModelBroken, NotFound, RadchatError

@@ -22,9 +22,13 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from radchat.config import Config
-from radchat.daemon import lifecycle, logs
+from radchat.daemon import logs, starting
+from radchat.daemon.awake import awake_time
+from radchat.daemon.lock import DaemonInfo, Lock, take_daemon_lock
+from radchat.daemon.unix_socket import BACKLOG, bind
 from radchat.errors import Busy, RadchatError
 from radchat.paths import Places
+from radchat.protocol import STOPPING
 
 if TYPE_CHECKING:
     from uvicorn import Config as HttpConfig
@@ -48,7 +52,7 @@ def serve(
     *,
     foreground: bool = True,
     service_factory: ServiceFactory | None = None,
-    clock: Callable[[], float] = lifecycle.awake_time,
+    clock: Callable[[], float] = awake_time,
 ) -> int:
     """Run the daemon of this home until it ends; the exit code. In the main thread.
 
@@ -59,19 +63,19 @@ def serve(
     os.umask(0o077)
     os.environ.setdefault("USE_HUB_KERNELS", "NO")  # transformers fetches none behind our back
     _share_the_cores()
-    ready = lifecycle.inherited_pipe(lifecycle.READY_FD)
-    life = lifecycle.inherited_pipe(lifecycle.LIFE_FD)
+    ready = starting.inherited_pipe(starting.READY_FD)
+    life = starting.inherited_pipe(starting.LIFE_FD)
     try:
-        lock, info = lifecycle.take_daemon_lock(places, private=life is not None)
-        listener = lifecycle.bind(places, private=info.private)
+        lock, info = take_daemon_lock(places, private=life is not None)
+        listener = bind(places, private=info.private)
         info = replace(info, socket=listener.getsockname())
         lock.write(info)
     except BaseException as error:
-        lifecycle.tell_starter(ready, _as_radchat(error))
+        starting.tell_starter(ready, _as_radchat(error))
         raise
     handler = logs.set_up(places.log, config.log_level, owns_output=not foreground)
     faulthandler.enable()
-    lifecycle.tell_starter(ready)
+    starting.tell_starter(ready)
     daemon = Daemon(
         places,
         config,
@@ -113,8 +117,8 @@ class Daemon:
         places: Places,
         config: Config,
         *,
-        lock: lifecycle.Lock,
-        info: lifecycle.DaemonInfo,
+        lock: Lock,
+        info: DaemonInfo,
         listener: socket.socket,
         service_factory: ServiceFactory | None,
         clock: Callable[[], float],
@@ -161,7 +165,7 @@ class Daemon:
             made: asyncio.Protocol = kind(config=self._http, server_state=self._state, app_state={})
             return made
 
-        return await self._loop.create_server(protocol, sock=listener, backlog=lifecycle.BACKLOG)
+        return await self._loop.create_server(protocol, sock=listener, backlog=BACKLOG)
 
     async def _start_service(self) -> None:
         """Make the service and start it; a daemon that can't says why, and ends."""
@@ -217,7 +221,7 @@ class Daemon:
     async def _bind_again(self) -> None:
         """The runtime folder was removed under us: a new socket, told in the lock file."""
         old = self._info.socket
-        listener = lifecycle.bind(self._places, private=self._info.private)
+        listener = bind(self._places, private=self._info.private)
         self._servers.append(await self._listen(listener))
         self._info = replace(self._info, socket=listener.getsockname())
         self._inode = _inode(self._info.socket)
@@ -253,7 +257,7 @@ class Daemon:
             return
         self._app.stopping = True
         if self._service is None:
-            self._app.fail(Busy(lifecycle.STOPPING, stopping=True))
+            self._app.fail(Busy(STOPPING, stopping=True))
         self._unlink()  # nobody new finds us; who is connected is answered
         self._ending = asyncio.create_task(self._wind_down())
 
@@ -328,11 +332,11 @@ def start(places: Places, service_factory: ServiceFactory | None = None) -> int:
     """``radchat daemon start --foreground``: read the settings, then serve."""
     from radchat import config
 
-    started_by_client = lifecycle.READY_FD in os.environ
+    started_by_client = starting.READY_FD in os.environ
     try:
         settings = config.load(places)
     except RadchatError as error:
-        lifecycle.tell_starter(lifecycle.inherited_pipe(lifecycle.READY_FD), error)
+        starting.tell_starter(starting.inherited_pipe(starting.READY_FD), error)
         raise
     return serve(
         places, settings, foreground=not started_by_client, service_factory=service_factory

@@ -18,11 +18,11 @@ from radchat.config import FOREVER, SETTINGS, Config
 from radchat.daemon import views
 from radchat.daemon.answering import Answer
 from radchat.daemon.arguments import ChatHead, FileText, Generate, Kind, Options
+from radchat.daemon.awake import awake_time
 from radchat.daemon.compact_plan import Compact
 from radchat.daemon.compacting import Compaction
 from radchat.daemon.engines import Engines
 from radchat.daemon.finding import find_session
-from radchat.daemon.lifecycle import awake_time
 from radchat.daemon.streams import Running, Stream
 from radchat.daemon.why_methods import WhyMethods
 from radchat.daemon.worker import Worker

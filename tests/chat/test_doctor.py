@@ -17,7 +17,7 @@ import pytest
 from radchat.cli import checks, machine_checks
 from radchat.cli.common import Cli
 from radchat.cli.findings import Finding
-from radchat.daemon.lifecycle import DaemonInfo, Lock
+from radchat.daemon.lock import DaemonInfo, Lock
 from radchat.paths import Places
 from tests.chat.fake_server import FakeDaemon
 from tests.e2e.harness import clean_env, radchat

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from radchat.client import Client
-from radchat.daemon.lifecycle import DaemonInfo, is_held, read_info
+from radchat.daemon.lock import DaemonInfo, is_held, read_info
 from radchat.paths import Places
 from radchat.protocol import build_id
 from radchat.wire import Exchange, result

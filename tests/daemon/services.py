@@ -16,7 +16,7 @@ from typing import Any
 from radchat import config
 from radchat.daemon.answering import Answer
 from radchat.daemon.arguments import Generate, Options
-from radchat.daemon.lifecycle import awake_time
+from radchat.daemon.awake import awake_time
 from radchat.daemon.service import Service
 from radchat.engine.memory import WORK_BYTES, available
 from radchat.models.registry import set_default

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from radchat.client import stop_daemon, where
-from radchat.daemon.lifecycle import Lock
+from radchat.daemon.lock import Lock
 from radchat.errors import Busy, Unreachable
 from radchat.protocol import build_id
 from radchat.wire import Chunks
@@ -387,7 +387,7 @@ def test_the_daemon_in_the_foreground_logs_to_the_terminal_too(home: Home) -> No
 
 
 def test_the_fake_daemon_is_started_as_the_true_one_is() -> None:
-    from radchat.daemon.lifecycle import COMMAND
+    from radchat.daemon.starting import COMMAND
 
     assert COMMAND[2:] == ("-m", "radchat", "daemon", "start", "--foreground")
     assert FAKE[:2] == COMMAND[:2] == (sys.executable, "-P")

@@ -21,15 +21,10 @@ import pytest
 
 from radchat import __version__
 from radchat.client import Client, stop_daemon
-from radchat.daemon.lifecycle import (
-    DaemonInfo,
-    Lock,
-    awake_time,
-    bind,
-    is_held,
-    log_tail,
-    read_info,
-)
+from radchat.daemon.awake import awake_time
+from radchat.daemon.lock import DaemonInfo, Lock, is_held, read_info
+from radchat.daemon.starting import log_tail
+from radchat.daemon.unix_socket import bind
 from radchat.errors import Busy, ConfigInvalid, RadchatError, Unreachable
 from radchat.paths import Places
 from radchat.protocol import PROTOCOL

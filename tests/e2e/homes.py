@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from radchat.client import Client
-from radchat.daemon.lifecycle import DaemonInfo, is_held, read_info
+from radchat.daemon.lock import DaemonInfo, is_held, read_info
 from radchat.models.registry import set_default
 from radchat.paths import Places
 from radchat.protocol import Event

@@ -19,7 +19,8 @@ from typing import Any
 
 from radchat import config
 from radchat.config import Config
-from radchat.daemon import lifecycle
+from radchat.daemon import starting
+from radchat.daemon.awake import awake_time
 from radchat.daemon.desk import Desk, EphemeralStore
 from radchat.daemon.engines import Engines
 from radchat.daemon.main import serve
@@ -150,7 +151,7 @@ def hooked(hooks: Hooks) -> Callable[[Places, Config], Service]:
     class HookedService(Service):
         def __init__(self, places: Places, settings: Config) -> None:
             super().__init__(places, settings)
-            awake = hooks.clock("awake", lifecycle.awake_time)
+            awake = hooks.clock("awake", awake_time)
             self._desk = HookedDesk(places)
             self._worker = HookedWorker(_ended)
             self._engines = HookedEngines(places, settings, self._worker, clock=awake)
@@ -165,14 +166,14 @@ def _ended(error: BaseException) -> None:
 def main(folder: str) -> int:
     hooks = Hooks(Path(folder))
     places = Places.from_env()
-    started_by_client = lifecycle.READY_FD in os.environ
+    started_by_client = starting.READY_FD in os.environ
     try:
         return serve(
             places,
             config.load(places),
             foreground=not started_by_client,
             service_factory=hooked(hooks),
-            clock=hooks.clock("awake", lifecycle.awake_time),
+            clock=hooks.clock("awake", awake_time),
         )
     except RadchatError as error:
         print(f"error: {error.message}", file=sys.stderr)

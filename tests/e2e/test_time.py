@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from radchat.client import Client
-from radchat.daemon.lifecycle import is_suspended
+from radchat.daemon.lock import is_suspended
 from tests.e2e.conftest import EXACT, Homes
 from tests.e2e.homes import Home, Shell, finish, spoken, until, wait_until
 
