@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
-from radchat.engine import radix
+from radchat.engine import raw_ids
 from radchat.engine.request import Ids
 
 
@@ -38,7 +38,7 @@ def insides(spans: Iterable[tuple[int, int]]) -> set[int]:
 
 
 def common_ids(a: Ids, b: Ids) -> int:
-    return radix.common_len(a.tobytes(), b.tobytes(), 0, len(b) * radix.ID_BYTES)
+    return raw_ids.common_len(a.tobytes(), b.tobytes(), 0, len(b) * raw_ids.ID_BYTES)
 
 
 def trimmed(shares: tuple[int, ...], total: int) -> tuple[int, ...]:

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
-if TYPE_CHECKING:
-    from radchat.engine.radix import Node
+from radchat.engine.node import Node
 
 
 class Eviction(NamedTuple):

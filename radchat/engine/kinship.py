@@ -12,7 +12,7 @@ from bisect import insort
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from radchat.engine.radix import ID_BYTES, common_len
+from radchat.engine.raw_ids import ID_BYTES, common_len
 
 if TYPE_CHECKING:
     from radchat.engine.choice import Choice

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from typing import NamedTuple
 
-from radchat.engine.radix import Node
+from radchat.engine.node import Node
 from radchat.engine.request import Ids
 
 

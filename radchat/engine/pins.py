@@ -12,7 +12,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from radchat.engine.radix import ID_BYTES, Node, RadixTree, common_len, path_up
+from radchat.engine.node import Node, path_up
+from radchat.engine.radix import RadixTree
+from radchat.engine.raw_ids import ID_BYTES, common_len
 
 SHARE = 4  # pinned paths may hold one page of so many
 

@@ -30,10 +30,12 @@ from dataclasses import dataclass, field
 
 from radchat.engine import recount
 from radchat.engine.eviction import Eviction, EvictionOrder, LeastRecentlyUsed, cuts
+from radchat.engine.node import Node, below, path_up, prefix_of
 from radchat.engine.node_view import NodeView, view_of
 from radchat.engine.pages import PageAllocator
 from radchat.engine.pins import Pins, PinView
-from radchat.engine.radix import ID_BYTES, Node, RadixTree, path_up, prefix_of
+from radchat.engine.radix import RadixTree
+from radchat.engine.raw_ids import ID_BYTES
 from radchat.engine.request import Ids
 
 EXTENT = 8  # pages taken at once when a request outgrows its table
@@ -283,7 +285,7 @@ class PrefixCache:
         views: list[NodeView] = []
         for namespace, root in self._tree.roots.items():
             depths = {root: -1}
-            for node in self._tree.below(root):
+            for node in below(root):
                 depths[node] = depths[node.parent] + 1
                 views.append(view_of(node, depths[node], namespace))
         return views

@@ -7,7 +7,6 @@ tokens from k * page_size to the node's end**, also of those above its start. He
 that covers an index gives its page, and a page is never needed from two nodes at once.
 
 Requests are known here only by the locks they hold (``prefix_cache.py`` has the rest).
-Tokens are ``bytes``, four an id, so that runs compare in bulk, at an offset, without a copy.
 """
 
 from __future__ import annotations
@@ -15,49 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from radchat.engine.eviction import EvictionOrder, cuts
+from radchat.engine.node import Node, below, path_up
 from radchat.engine.pages import PageAllocator
-
-ID_BYTES = 4
-
-
-class Node:
-    __slots__ = (
-        "children",
-        "end",
-        "hits",
-        "id",
-        "last_used",
-        "lock_ref",
-        "pages",
-        "parent",
-        "pins",
-        "shares",
-        "start",
-        "tick",
-        "tokens",
-    )
-
-    def __init__(
-        self, number: int, parent: Node | None, start: int, tokens: bytes, pages: list[int]
-    ) -> None:
-        self.id = number
-        self.parent = parent or self  # a root is its own parent, and ends at 0
-        self.start = start
-        self.end = start + len(tokens) // ID_BYTES
-        self.tokens = tokens
-        self.pages = pages  # indices start // P … ceil(end / P) - 1
-        self.children: dict[bytes, Node] = {}  # by first token
-        self.lock_ref = 0  # live requests whose node is this one or below it
-        self.pins = 0  # pins that end with this node or below it (pins.py)
-        self.shares = 0  # 1: a node above holds pages[0] too
-        self.tick = 0  # last use, on the tree's logical clock (order)
-        self.last_used = 0.0  # the same on the wall (display)
-        self.hits = 0  # admitted requests that used these tokens
-
-    @property
-    def adds(self) -> int:
-        """Pages that become free when this leaf goes."""
-        return len(self.pages) - self.shares
+from radchat.engine.raw_ids import ID_BYTES, common_len
 
 
 class RadixTree:
@@ -287,14 +246,7 @@ class RadixTree:
     def nodes(self) -> Iterator[Node]:
         """All nodes but the roots, a parent before its children."""
         for root in self.roots.values():
-            yield from self.below(root)
-
-    def below(self, root: Node) -> Iterator[Node]:
-        stack = list(reversed(root.children.values()))
-        while stack:
-            node = stack.pop()
-            yield node
-            stack.extend(reversed(node.children.values()))
+            yield from below(root)
 
     def _lengthen(self, leaf: Node, tokens: bytes, pages: list[int]) -> None:
         before = leaf.adds
@@ -359,33 +311,3 @@ class RadixTree:
     def _new_node(self, parent: Node | None, start: int, tokens: bytes, pages: list[int]) -> Node:
         self._num_made += 1
         return Node(self._num_made, parent, start, tokens, pages)
-
-
-def path_up(node: Node) -> Iterator[Node]:
-    """The node and those above it, without the root."""
-    while node.end:
-        yield node
-        node = node.parent
-
-
-def prefix_of(node: Node) -> bytes:
-    """The ids from the root to the node's end."""
-    return b"".join(reversed([each.tokens for each in path_up(node)]))
-
-
-def common_len(tokens: bytes, raw: bytes, at: int, stop: int) -> int:
-    """How many ids ``tokens`` and ``raw[at:stop]`` have in common at the start."""
-    same, differ = 0, min(len(tokens), stop - at)
-    while differ - same > 128:  # halve with memcmp, then find the place in one subtraction
-        middle = (same + differ) // 2
-        if raw.startswith(tokens[same:middle], at + same):
-            same = middle
-        else:
-            differ = middle
-    difference = int.from_bytes(tokens[same:differ], "little") ^ int.from_bytes(
-        raw[at + same : at + differ], "little"
-    )
-    if not difference:
-        return differ // ID_BYTES
-    lowest_bit = (difference & -difference).bit_length() - 1
-    return (same + lowest_bit // 8) // ID_BYTES

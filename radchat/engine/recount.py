@@ -9,8 +9,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from radchat.engine.node import Node, path_up, prefix_of
 from radchat.engine.pages import PageAllocator
-from radchat.engine.radix import ID_BYTES, Node, RadixTree, path_up, prefix_of
+from radchat.engine.radix import RadixTree
+from radchat.engine.raw_ids import ID_BYTES
 
 if TYPE_CHECKING:
     from radchat.engine.prefix_cache import Lease

@@ -12,8 +12,8 @@ from types import FrameType
 
 import pytest
 
+from radchat.engine.node import Node
 from radchat.engine.prefix_cache import Lease, PrefixCache
-from radchat.engine.radix import Node
 from radchat.engine.request import Ids
 
 

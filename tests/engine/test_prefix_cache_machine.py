@@ -21,9 +21,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from radchat.engine.node import Node
 from radchat.engine.pins import PinsFull
 from radchat.engine.prefix_cache import Lease, PrefixCache
-from radchat.engine.radix import Node
 from radchat.engine.request import Ids
 
 MAX_LEN = 72  # tokens of a text: four pages of 16 and a bit

@@ -8,8 +8,10 @@ from collections import Counter
 import pytest
 
 from radchat.engine.eviction import LeastRecentlyUsed
+from radchat.engine.node import Node, prefix_of
 from radchat.engine.pages import PageAllocator
-from radchat.engine.radix import Node, RadixTree, common_len, prefix_of
+from radchat.engine.radix import RadixTree
+from radchat.engine.raw_ids import common_len
 from radchat.engine.recount import check_tree
 
 P = 4

@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 ROOT = Path(__file__).parents[2]
-NAMES = ("pages", "eviction", "radix", "pins", "prefix_cache")
+NAMES = ("pages", "node", "eviction", "radix", "pins", "prefix_cache")
 
 
 class Bug(NamedTuple):
@@ -84,7 +84,7 @@ BUGS = [
     ),
     Bug(
         "a shared page counts twice",
-        "radix",
+        "node",
         "return len(self.pages) - self.shares",
         "return len(self.pages)",
     ),
