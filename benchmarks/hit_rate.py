@@ -37,7 +37,7 @@ from benchmarks.scheduling import MEASURED, POLICIES  # noqa: E402
 from benchmarks.simulator import PAGE, Simulation, hit_rate  # noqa: E402
 from radchat.engine.prefix_cache import PrefixCache  # noqa: E402
 from radchat.engine.request import Ids  # noqa: E402
-from radchat.engine.scheduler import SchedulerOptions  # noqa: E402
+from radchat.engine.scheduler_options import SchedulerOptions  # noqa: E402
 
 Said = list[tuple[Ids, Ids]]  # (prompt, prompt and answer) of each request
 

@@ -33,7 +33,7 @@ from radchat.engine.engine import Engine  # noqa: E402
 from radchat.engine.model import build_engine, load  # noqa: E402
 from radchat.engine.prefix_cache import PrefixCache  # noqa: E402
 from radchat.engine.request import Request, SamplingParams  # noqa: E402
-from radchat.engine.scheduler import SchedulerOptions  # noqa: E402
+from radchat.engine.scheduler_options import SchedulerOptions  # noqa: E402
 from radchat.models import registry  # noqa: E402
 from radchat.paths import Places  # noqa: E402
 from radchat_kernels.plan import plan  # noqa: E402

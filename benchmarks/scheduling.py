@@ -36,7 +36,7 @@ from benchmarks.simulator import (  # noqa: E402
 )
 from radchat.engine.prefix_cache import PrefixCache  # noqa: E402
 from radchat.engine.request import Ids, Priority  # noqa: E402
-from radchat.engine.scheduler import SchedulerOptions  # noqa: E402
+from radchat.engine.scheduler_options import SchedulerOptions  # noqa: E402
 
 # step_costs.py, 2026-11-30: SmolLM2-135M in bf16, one thread of a Xeon with AMX, contexts of 1,024
 MEASURED = StepCosts(fixed_s=0.0410, token_s=0.000856, row_s=0.00488)

@@ -19,7 +19,7 @@ from radchat.engine.engine import Engine
 from radchat.engine.kv_pool import KVPool
 from radchat.engine.prefix_cache import PrefixCache
 from radchat.engine.request import Event, Finished, Ids, Priority, Request, SamplingParams, Tokens
-from radchat.engine.scheduler import SchedulerOptions
+from radchat.engine.scheduler_options import SchedulerOptions
 from radchat_kernels.plan import Plan
 
 PAGE = 16

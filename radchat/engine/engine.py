@@ -25,7 +25,8 @@ from radchat.engine.pins import PinsFull
 from radchat.engine.prefix_cache import Lease, PrefixCache
 from radchat.engine.request import Event, FinishReason, GaveWay, Ids, Request
 from radchat.engine.runner import Model, Runner
-from radchat.engine.scheduler import Scheduler, SchedulerOptions
+from radchat.engine.scheduler import Scheduler
+from radchat.engine.scheduler_options import SchedulerOptions
 from radchat.engine.words import TextFactory
 from radchat.errors import InvalidInput
 

@@ -24,7 +24,7 @@ from radchat.engine.kv_pool import KVPool
 from radchat.engine.memory import PAGE_SIZE, Need, available, need, num_pages
 from radchat.engine.prefix_cache import PrefixCache
 from radchat.engine.request import Request
-from radchat.engine.scheduler import SchedulerOptions
+from radchat.engine.scheduler_options import SchedulerOptions
 from radchat.engine.template import Template
 from radchat.engine.tokenizer import Tokenizer
 from radchat.engine.weights import fingerprint, load_weights, read_about, repair

@@ -24,21 +24,10 @@ from radchat.engine.choice import Choice
 from radchat.engine.prefix_cache import PrefixCache
 from radchat.engine.queue_order import Waiting, queue_order
 from radchat.engine.request import Priority
+from radchat.engine.running import Running
+from radchat.engine.scheduler_options import SchedulerOptions
 
 BACKGROUND_PATIENCE = 8
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulerOptions:
-    policy: str = "lpm"  # or fcfs, random
-    chunk_tokens: int = 512
-    max_running: int = 64  # rows of one priority; forks of a running request may exceed it
-    max_passed: int = 128
-    max_retractions: int = 6
-    growth_tokens: int = 64  # room left for each running request's next tokens at an admission
-    scoring_chunk: int = 128  # prompt log probabilities need a row of logits for every token
-    follow: bool = True
-    seed: int = 0  # of the random policy
 
 
 @dataclass(slots=True)
@@ -60,12 +49,8 @@ class Scheduler:
         self._options = options
         self._prefill_speed = prefill_speed  # tokens a second, as measured
         self.waiting: list[Choice] = []
-        self.running: list[Choice] = []  # in order of admission
+        self.running = Running(options, cache.page_size)
         self.retractions = 0
-        self._admissions = 0
-        # sums over ``running``, made when first asked for; ``_changed`` forgets them
-        self._rivals: dict[Priority, int] = {}
-        self._growth_of_running: int | None = None
         self._changes = 0  # of who waits and who runs
         self._tried = (-1, -1)  # (changes, generation of the tree) when nobody could be admitted …
         self._least_need = 0  # … and the fewest pages that one of them asked for
@@ -77,17 +62,8 @@ class Scheduler:
 
     def adopt(self, choice: Choice) -> None:
         """A sibling that forked from a running request: it runs already."""
-        self._admissions += 1
-        choice.admitted = self._admissions
-        choice.lent = choice.request.priority
-        self.running.append(choice)
+        self.running.add(choice, choice.request.priority)
         self._changes += 1
-        self._changed()
-
-    def _changed(self) -> None:
-        """Who runs, for whom, or how long their tables are is no longer what it was."""
-        self._rivals.clear()
-        self._growth_of_running = None
 
     @property
     def has_place(self) -> bool:
@@ -99,22 +75,15 @@ class Scheduler:
             if choice in queue:
                 queue.remove(choice)
         self._changes += 1
-        self._changed()
 
     def schedule(self, now: float) -> Schedule:
         out = Schedule()
         before = self.retractions
         self._grow(out)
-        for choice in self.running:
-            choice.lent = self._own_priority(choice)
-            choice.followers = 0
-        self._changed()
+        self.running.renew()
         self._admit(out, now, may_admit=self.retractions == before)
-        by_priority: dict[Priority, list[Choice]] = {priority: [] for priority in Priority}
-        for choice in self.running:
-            by_priority[self._own_or_lent(choice)].append(choice)
         out.work = compose(
-            by_priority,
+            self.running.by_priority(),
             page_size=self._cache.page_size,
             chunk_tokens=self._options.chunk_tokens,
             scoring_chunk=self._options.scoring_chunk,
@@ -150,40 +119,22 @@ class Scheduler:
                         self.running.clear()
                         out.full.append(choice)
                     break
-                self._retract(self._victim())
+                self._retract(self.running.victim())
 
     def _goes_over_pins(self, choice: Choice) -> bool:
         """Not while it fits beside the pins: computed anew it is not in its own way."""
         is_patient = choice.retractions < self._options.max_retractions
         return not (is_patient and self._cache.fits_beside_pins(len(choice.ids)))
 
-    def _victim(self) -> Choice:
-        return max(self.running, key=lambda choice: (self._own_or_lent(choice), choice.admitted))
-
     def _retract(self, choice: Choice) -> None:
         """Its KV stays in the tree while there is room; its ids and text go on where they were."""
         assert choice.lease is not None
         self._cache.finish(choice.lease)
         self.running.remove(choice)
-        self._changed()
         choice.lease = None
         choice.retractions += 1
         self.retractions += 1
         self.add(choice)
-
-    def _own_priority(self, choice: Choice) -> Priority:
-        if choice.retractions >= self._options.max_retractions:
-            return Priority.FOREGROUND
-        return choice.request.priority
-
-    def _own_or_lent(self, choice: Choice) -> Priority:
-        return min(choice.lent, self._own_priority(choice))
-
-    def _growth_pages(self, choice: Choice, table_len: int) -> int:
-        """Pages that it may want soon; doubled each time it was put back for want of them."""
-        page = self._cache.page_size
-        tokens = min(choice.remaining, self._options.growth_tokens << choice.retractions)
-        return max(0, -(-(len(choice.ids) + tokens) // page) - table_len)
 
     # -- admission ----------------------------------------------------------------------------
 
@@ -202,7 +153,7 @@ class Scheduler:
                 continue
             if not may_admit or (background_blocked and entry.priority is Priority.BACKGROUND):
                 continue
-            if self._num_rivals(entry.priority) >= self._options.max_running:
+            if self.running.num_rivals(entry.priority) >= self._options.max_running:
                 continue
             if self._try(entry, out.admitted) or self._try_anew(entry):
                 out.admitted.append(choice)
@@ -220,24 +171,16 @@ class Scheduler:
         """False if nobody can be admitted now: all places are taken, or all were tried in vain
         and since then there has been no change but that those who run have grown.
         """
-        if self._num_rivals(Priority.FOREGROUND) >= self._options.max_running:
+        if self.running.num_rivals(Priority.FOREGROUND) >= self._options.max_running:
             return False
         if not self.running or self._tried != (self._changes, self._cache.generation):
             return True
-        return self._least_need + self._growth() <= self._cache.free + self._cache.evictable
-
-    def _num_rivals(self, priority: Priority) -> int:
-        """How many run with this priority or before it: those that count against its places."""
-        if priority not in self._rivals:
-            self._rivals[priority] = sum(
-                self._own_or_lent(other) <= priority for other in self.running
-            )
-        return self._rivals[priority]
+        return self._least_need + self.running.growth() <= self._cache.free + self._cache.evictable
 
     def _ordered(self, now: float) -> list[Waiting]:
         entries = []
         for choice in self.waiting:
-            priority = self._own_priority(choice)
+            priority = self.running.own_priority(choice)
             patience = 1 if priority is Priority.FOREGROUND else BACKGROUND_PATIENCE
             overdue = (
                 choice.passed >= self._options.max_passed * patience
@@ -259,17 +202,14 @@ class Scheduler:
         """Whether a running request is computing what this one needs next; then it is lent to."""
         if not self._options.follow:
             return False
-        choice.kin.look(choice, self.running)
+        choice.kin.look(choice, self.running.choices)
         if choice.is_scoring or not choice.kin.may_follow:
             return False  # a scoring one runs every token anyway
         leader = choice.kin.leader(choice, self._matched(choice), self._cache.page_size)
         if leader is None:
             return False
         leader.followers += 1
-        priority = self._own_priority(choice)
-        if priority < leader.lent:
-            leader.lent = priority
-            self._changed()
+        self.running.lend(leader, self.running.own_priority(choice))
         return True
 
     def _try(
@@ -287,15 +227,14 @@ class Scheduler:
             behind = [
                 other
                 for other in self.running
-                if self._own_or_lent(other) > entry.priority and other not in admitted
+                if self.running.own_or_lent(other) > entry.priority and other not in admitted
             ]
             if not behind:
                 return False  # nobody who could be put back for it
             self._retract(behind[-1])
         self.waiting.remove(choice)
-        self.adopt(choice)
-        choice.lent = entry.priority
-        self._changed()
+        self.running.add(choice, entry.priority)
+        self._changes += 1
         return True
 
     def _try_anew(self, entry: Waiting) -> bool:
@@ -321,24 +260,15 @@ class Scheduler:
             return True
         page = self._cache.page_size
         table_len = -(-len(entry.choice.ids) // page)
-        need = table_len - entry.matched // page + self._growth_pages(entry.choice, table_len)
+        need = table_len - entry.matched // page + self.running.growth_of(entry.choice, table_len)
         self._least_need = min(self._least_need, need)
-        return need + self._growth() <= self._cache.free + self._cache.evictable
-
-    def _growth(self) -> int:
-        """Pages that all who run may want soon."""
-        if self._growth_of_running is None:
-            self._growth_of_running = 0
-            for other in self.running:
-                assert other.lease is not None
-                self._growth_of_running += self._growth_pages(other, len(other.lease.table))
-        return self._growth_of_running
+        return need + self.running.growth() <= self._cache.free + self._cache.evictable
 
     def _lease(self, choice: Choice, *, over_pins: bool) -> bool:
         lease = self._cache.admit(choice.ids, choice.request.namespace, over_pins=over_pins)
         if lease is None:
             return False
-        growth = self._growth() + self._growth_pages(choice, len(lease.table))
+        growth = self.running.growth() + self.running.growth_of(choice, len(lease.table))
         if self.running and growth > self._cache.free + self._cache.evictable:
             self._cache.abort(lease)
             return False
@@ -348,7 +278,7 @@ class Scheduler:
     def _show_shared(self, entry: Waiting) -> None:
         """What a running request has generated is found too, as far as this prompt repeats it."""
         choice = entry.choice
-        choice.kin.look(choice, self.running)
+        choice.kin.look(choice, self.running.choices)
         for other in choice.kin.repeated(choice, choice.found[1]):
             assert other.lease is not None
             self._cache.show(other.lease)

@@ -17,7 +17,7 @@ from radchat.engine.forward import Forward
 from radchat.engine.kv_pool import KVPool
 from radchat.engine.prefix_cache import PrefixCache
 from radchat.engine.request import Event, Ids, Request
-from radchat.engine.scheduler import SchedulerOptions
+from radchat.engine.scheduler_options import SchedulerOptions
 from radchat_kernels.plan import Plan, Segment, plan
 from tests.engine.general_toys import KINDS, general_model, their_logits
 from tests.engine.tiny import tiny_model

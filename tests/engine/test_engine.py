@@ -32,7 +32,7 @@ from radchat.engine.request import (
     Started,
     Tokens,
 )
-from radchat.engine.scheduler import SchedulerOptions
+from radchat.engine.scheduler_options import SchedulerOptions
 from radchat.errors import InvalidInput, RadchatError
 from tests.fakes import (
     END,

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from radchat.engine.request import Event, Ids, Priority, Request, SamplingParams
-from radchat.engine.scheduler import SchedulerOptions
+from radchat.engine.scheduler_options import SchedulerOptions
 from tests.engine.bench import CHUNK, EXACT, PAGE, VOCAB, Bench, cold_answer, prompt
 from tests.fakes import drain, finished, greedy, output
 

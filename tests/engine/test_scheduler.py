@@ -27,7 +27,7 @@ from radchat.engine.request import (
     Tokens,
 )
 from radchat.engine.sampling import Seen
-from radchat.engine.scheduler import SchedulerOptions
+from radchat.engine.scheduler_options import SchedulerOptions
 from radchat.engine.words import Words
 from radchat.errors import ContextOverflow, InvalidInput
 from tests.fakes import (

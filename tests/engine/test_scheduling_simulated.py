@@ -19,7 +19,7 @@ from benchmarks.scheduling import (
 )
 from benchmarks.simulator import PAGE, Arrival, Simulation, ask
 from radchat.engine.request import Priority
-from radchat.engine.scheduler import SchedulerOptions
+from radchat.engine.scheduler_options import SchedulerOptions
 
 
 def times(load: Load, policy: str, share_of_pool: float) -> dict[str, float]:

@@ -1,0 +1,108 @@
+"""Who runs: in order of admission, with what priority, and what they may want of the pool soon.
+
+The sums over all who run are made when first asked for, and forgotten when who runs, for whom, or
+how long their tables are is no longer what it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from radchat.engine.choice import Choice
+from radchat.engine.request import Priority
+from radchat.engine.scheduler_options import SchedulerOptions
+
+
+class Running:
+    def __init__(self, options: SchedulerOptions, page_size: int) -> None:
+        self.choices: list[Choice] = []  # in order of admission
+        self._options = options
+        self._page_size = page_size
+        self._admissions = 0
+        self._rivals: dict[Priority, int] = {}
+        self._growth: int | None = None
+
+    def __iter__(self) -> Iterator[Choice]:
+        return iter(self.choices)
+
+    def __len__(self) -> int:
+        return len(self.choices)
+
+    def add(self, choice: Choice, priority: Priority) -> None:
+        self._admissions += 1
+        choice.admitted = self._admissions
+        choice.lent = priority
+        self.choices.append(choice)
+        self._forget_sums()
+
+    def remove(self, choice: Choice) -> None:
+        self.choices.remove(choice)
+        self._forget_sums()
+
+    def clear(self) -> None:
+        self.choices.clear()
+        self._forget_sums()
+
+    def renew(self) -> None:
+        """A new step: nothing is lent yet, nobody followed, and the tables have grown."""
+        for choice in self.choices:
+            choice.lent = self.own_priority(choice)
+            choice.followers = 0
+        self._forget_sums()
+
+    def lend(self, choice: Choice, priority: Priority) -> None:
+        """Let it run for someone of this priority, if that is before what it has."""
+        if priority < choice.lent:
+            choice.lent = priority
+            self._forget_sums()
+
+    # -- priorities ---------------------------------------------------------------------------
+
+    def own_priority(self, choice: Choice) -> Priority:
+        """Also of one that waits: whoever was put back too often counts as foreground."""
+        if choice.retractions >= self._options.max_retractions:
+            return Priority.FOREGROUND
+        return choice.request.priority
+
+    def own_or_lent(self, choice: Choice) -> Priority:
+        return min(choice.lent, self.own_priority(choice))
+
+    def by_priority(self) -> dict[Priority, list[Choice]]:
+        result: dict[Priority, list[Choice]] = {priority: [] for priority in Priority}
+        for choice in self.choices:
+            result[self.own_or_lent(choice)].append(choice)
+        return result
+
+    def num_rivals(self, priority: Priority) -> int:
+        """How many run with this priority or before it: those that count against its places."""
+        if priority not in self._rivals:
+            self._rivals[priority] = sum(
+                self.own_or_lent(other) <= priority for other in self.choices
+            )
+        return self._rivals[priority]
+
+    def victim(self) -> Choice:
+        """Whom to put back first: of the last priority, the newest."""
+        return max(self.choices, key=lambda choice: (self.own_or_lent(choice), choice.admitted))
+
+    # -- memory -------------------------------------------------------------------------------
+
+    def growth(self) -> int:
+        """Pages that all who run may want soon."""
+        if self._growth is None:
+            self._growth = 0
+            for each in self.choices:
+                assert each.lease is not None
+                self._growth += self.growth_of(each, len(each.lease.table))
+        return self._growth
+
+    def growth_of(self, choice: Choice, table_len: int) -> int:
+        """Pages that one may want soon, with a table of so many, also while it still waits for
+        them; doubled each time it was put back for want of them.
+        """
+        tokens = min(choice.remaining, self._options.growth_tokens << choice.retractions)
+        return max(0, -(-(len(choice.ids) + tokens) // self._page_size) - table_len)
+
+    def _forget_sums(self) -> None:
+        self._rivals.clear()
+        self._growth = None
