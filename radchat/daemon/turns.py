@@ -268,7 +268,7 @@ def _prepare_continue(
         )
     record = PromptRecord(store.prompt_ids(cut.prompt), stored.settings)
     so_far = turn(cut.role, cut.parts, prompt=record, out=store.out(cut.id), stopped=cut.stopped)
-    ids = loaded.template.continue_ids(so_far)
+    ids = so_far.continue_ids()
     opens = bool(stored.extra.get("opens_reasoning"))
     said, before = ids[stored.length :], filled_by(store, cut, limit)
     return Prepared(plan, ids, cut.prompt, said, None, opens, cut, before=before)

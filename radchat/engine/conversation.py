@@ -75,6 +75,12 @@ class Turn:
     def is_sampled(self) -> bool:
         return self.prompt is not None and self.out is not None
 
+    def continue_ids(self) -> Ids:
+        """The ids to go on from in a cut answer: no closing, no new opening."""
+        if self.prompt is None or self.out is None:
+            raise InvalidInput("only an answer of the model can be continued")
+        return self.prompt.ids + (self.out[:-1] if self.stopped else self.out)
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:

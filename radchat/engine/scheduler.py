@@ -2,8 +2,8 @@
 
 No torch here, and no text. The one idea: everything is decided anew each step from the tree, so
 a leader that ends, an eviction or a retraction needs no bookkeeping (docs/adr/0008). What is kept
-from step to step (``kinship.py``, sums, what was tried in vain) saves asking again what has not
-changed; it decides nothing.
+from step to step (``kinship.py``, the sums of ``running.py``, what was tried in vain) saves asking
+again what has not changed; it decides nothing.
 
 What it holds:
   - a request starts after at most ``max_passed`` later arrivals of its priority (a background

@@ -413,7 +413,7 @@ def test_an_answer_cut_while_thinking_is_all_reasoning_and_goes_on_where_it_ende
         assert not any(s.content for s in splits)
     turn = sampled(template, prompt, raw, stop=False, text="", reasoning=raw, holds=raw)
     assert turn.out is not None
-    assert template.continue_ids(turn) == prompt.ids + turn.out
+    assert turn.continue_ids() == prompt.ids + turn.out
     then = template.prompt([Turn("user", "a"), turn], [Turn("user", "b")], plain_settings())
     text = template.tokenizer.decode(then.ids)
     assert text.count(raw) <= 1
@@ -424,7 +424,7 @@ def test_continuing_has_no_closing_and_no_new_header() -> None:
     template = toy_template("chatml")
     prompt = template.prompt([], [Turn("user", "a")], plain_settings())
     turn = sampled(template, prompt, "half an")
-    ids = template.continue_ids(turn)
+    ids = turn.continue_ids()
     assert template.tokenizer.decode(ids).endswith("<|im_start|>assistant\nhalf an")
     parts = content_text([{"type": "text", "text": "half"}, {"type": "text", "text": " an"}])
     started = template.prompt([], [Turn("user", "a")], plain_settings(), prefill=parts)
@@ -433,7 +433,7 @@ def test_continuing_has_no_closing_and_no_new_header() -> None:
     assert template.tokenizer.decode(started.ids).endswith("<|im_start|>assistant\nhalf an")
     assert sum(started.shares) == len(started.tail)
     with pytest.raises(InvalidInput, match="continued"):
-        template.continue_ids(Turn("assistant", "typed"))
+        Turn("assistant", "typed").continue_ids()
 
 
 @pytest.mark.parametrize("cut", range(1, 6))
