@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from radchat.config import FOREVER, Config
 from radchat.daemon.awake import awake_time
-from radchat.daemon.loaded import Loaded, Memory
+from radchat.daemon.loaded import Loaded, Memory, swap
 from radchat.daemon.worker import Worker, beside
 from radchat.errors import Busy, ModelBroken, NotFound, RadchatError
 from radchat.models import registry
@@ -220,7 +220,7 @@ class Engines:
 
         Nothing here, nor who calls it, may hold on to one that goes: its memory is for the new KV.
         """
-        before, after = self._victims(needed)
+        before, after = self._memory.victims(self.all, needed)
         await self._drop(before, entry, dtype, say)
         free = self._memory.free(self.all)
 
@@ -247,21 +247,6 @@ class Engines:
         )
         return loaded
 
-    def _victims(self, needed: Need) -> tuple[list[str], list[str]]:
-        """Keys of the idle engines that must go, oldest first: before the weights come, and after.
-
-        Weights that fit beside them are loaded first, as they may turn out to be broken.
-        """
-        free = self._memory.free(self.all)
-        before: list[str] = []
-        after: list[str] = []
-        for each in self.all:
-            if each.users or free >= needed.good:
-                continue
-            (before if free < needed.least else after).append(each.key)
-            free += each.num_bytes
-        return before, after
-
     def _build_engine(self, model: LoadedModel, free: int) -> Engine:
         from radchat.engine.model import build_engine
 
@@ -278,13 +263,7 @@ class Engines:
         if not keys:
             return
         gone = [each for each in self.all if each.key in keys]
-        names = " and ".join(f"{each.name} {each.dtype}" for each in gone)
-        tokens = sum(each.cached_tokens for each in gone)
-        text = (
-            f"{entry.name} {dtype} takes the place of {names}: "
-            f"{tokens:,} cached tokens go, as memory does not hold both"
-        )
-        say(Event("notice", {"text": text, "code": "model_swap", "tokens": tokens}))
+        say(swap(f"{entry.name} {dtype}", gone))
         self.all = [each for each in self.all if each.key not in keys]
         del gone
         for key in keys:
@@ -321,7 +300,7 @@ class Engines:
         return names
 
     async def unload_idle(self) -> None:
-        """Keep-alive, looked at every second; on boot time, which no clock change moves."""
+        """Keep-alive, looked at every second; on time awake, which no clock change moves."""
         if self._change.locked():
             return  # whoever brings a model decides what goes
         keys = [

@@ -1,16 +1,18 @@
-"""The engines that are loaded, and the memory they leave to others."""
+"""The engines that are loaded, the memory they leave to others, and who must go to make room."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from radchat.models.registry import ModelEntry
+from radchat.protocol import Event
 
 if TYPE_CHECKING:
     from radchat.engine.engine import Engine
+    from radchat.engine.memory import Need
     from radchat.engine.model import LoadedModel
     from radchat.engine.template import Template
     from radchat.engine.tokenizer import Tokenizer
@@ -105,3 +107,30 @@ class Memory:
         if self._limit is None:
             return free
         return min(free, self._limit - weights - sum(each.num_bytes for each in beside))
+
+    def victims(self, loaded: Iterable[Loaded], needed: Need) -> tuple[list[str], list[str]]:
+        """Keys of the idle engines that must go, oldest first: before the weights come, and after.
+
+        Weights that fit beside them are loaded first, as they may turn out to be broken.
+        """
+        engines = list(loaded)
+        free = self.free(engines)
+        before: list[str] = []
+        after: list[str] = []
+        for each in engines:
+            if each.users or free >= needed.good:
+                continue
+            (before if free < needed.least else after).append(each.key)
+            free += each.num_bytes
+        return before, after
+
+
+def swap(coming: str, going: Sequence[Loaded]) -> Event:
+    """What is told of engines that make room for another, before they go."""
+    names = " and ".join(f"{each.name} {each.dtype}" for each in going)
+    tokens = sum(each.cached_tokens for each in going)
+    text = (
+        f"{coming} takes the place of {names}: "
+        f"{tokens:,} cached tokens go, as memory does not hold both"
+    )
+    return Event("notice", {"text": text, "code": "model_swap", "tokens": tokens})
