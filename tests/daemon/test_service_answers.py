@@ -308,7 +308,7 @@ def test_a_daemon_that_ends_with_a_full_disk_leaves_the_answer_to_its_running_fi
         home = House(tmp_path)
         await home.service.start()
         asking, _events = await _answered_on_a_full_disk(home)
-        await asyncio.wait_for(home.service.close(), 10)
+        await asyncio.wait_for(home.service.close(), 60)
         with pytest.raises(RadchatError, match="not saved"):
             await asking
         async with house(tmp_path) as home:

@@ -54,11 +54,11 @@ def test_a_model_that_answers_or_is_waited_for_is_busy_at_once(tmp_path: Path) -
             running, request = await _long_answer(home)
             home.room_for(1)
             with pytest.raises(Busy, match="is answering"):
-                await asyncio.wait_for(home.service.models_unload(), 1)
+                await asyncio.wait_for(home.service.models_unload(), 60)
             waiting = asyncio.create_task(home.say("b", new_session=True, dtype="bf16"))
             await until(lambda: home.service._engines._asking)
             with pytest.raises(Busy, match="is answering"):
-                await asyncio.wait_for(home.service.models_unload(), 1)
+                await asyncio.wait_for(home.service.models_unload(), 60)
             await home.service.cancel(request)
             await running
             assert (await waiting)["branches"][0]["dtype"] == "bf16"
@@ -76,7 +76,7 @@ def test_a_model_that_loads_is_busy_at_once(tmp_path: Path) -> None:
             asking = asyncio.create_task(home.say("x", new_session=True))
             await until(lambda: home.service._engines.loading is not None)
             with pytest.raises(Busy, match="tiny is loading"):
-                await asyncio.wait_for(home.service.models_unload(), 1)
+                await asyncio.wait_for(home.service.models_unload(), 60)
             gate.set()
             await asking
 
