@@ -16,11 +16,12 @@ from dataclasses import replace
 
 from radchat.daemon import options, turns
 from radchat.daemon.arguments import Generate
+from radchat.daemon.asked import Asked
 from radchat.daemon.desk import Desk
 from radchat.daemon.engines import Engines
 from radchat.daemon.finding import find_place, find_session, located
 from radchat.daemon.fullness import Filled, crossing
-from radchat.daemon.listening import Asked, Listening
+from radchat.daemon.listening import Listening
 from radchat.daemon.loaded import Loaded
 from radchat.daemon.reuse import WORTH_SAYING, about_s, computed_again, parts_of
 from radchat.daemon.worker import Worker

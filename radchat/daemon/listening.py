@@ -12,17 +12,18 @@ import logging
 import time
 from array import array
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from radchat.daemon import options, reuse, turns
+from radchat.daemon import reuse, telling
+from radchat.daemon.asked import Asked
 from radchat.daemon.desk import Desk
 from radchat.daemon.fullness import Filled, crossing
 from radchat.daemon.heard import Heard
 from radchat.daemon.loaded import Loaded
+from radchat.daemon.telling import Telling
 from radchat.daemon.worker import Worker
 from radchat.engine import request as engine
-from radchat.engine.request import FinishReason, Request
+from radchat.engine.request import FinishReason
 from radchat.errors import RadchatError
 from radchat.protocol import Event
 from radchat_sessions.errors import SaveFailed
@@ -32,19 +33,6 @@ from radchat_sessions.store import Store
 log = logging.getLogger(__name__)
 
 SAVE_AGAIN_S = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What is asked of which model. Not its engine: an answer may wait longer than that lives."""
-
-    prepared: turns.Prepared
-    request: Request
-    model: str
-    dtype: str
-    loaded_at: float  # time.time, of the engine
-    limit: int  # tokens, prompt and answer
-    asked_at: float  # time.monotonic
 
 
 class Listening:
@@ -64,6 +52,7 @@ class Listening:
         self._store, self._desk, self._worker, self._say = store, desk, worker, say
         self._inbox: asyncio.Queue[engine.Event] = asyncio.Queue()
         prepared, template = asked.prepared, loaded.template
+        self._telling = Telling(asked, begun)
         self._choices = [
             Heard(
                 begun_answer,
@@ -73,7 +62,6 @@ class Listening:
             )
             for index, begun_answer in enumerate(begun.answers)
         ]
-        self._context = loaded.context_length
         self._reuse: dict[str, Any] | None = None  # how the prompt was made up; once admitted
         self._speed: float | None = None  # of the engine with prompts, tokens a second
         self._left = 0  # choices the engine has not ended yet
@@ -113,7 +101,8 @@ class Listening:
             first.hear("".join(detokenizer.push(token) for token in prepared.said))
             said = list(prepared.said)
             await self._append(lambda: self._store.append_ids(first.id, said, first.text))
-        self._say(Event("init", await self._desk.run(self._init)))
+        session = await self._desk.run(lambda: self._store.session(self._begun.session))
+        self._say(self._telling.init(session, loaded.context_length))
         self._say_branch(self._begun.answers[0].placed)
         self._submitted, self._left = True, len(self._choices)
         try:
@@ -131,34 +120,9 @@ class Listening:
         while self._left:
             self._left -= isinstance(await self._inbox.get(), engine.Finished)
 
-    def _init(self) -> dict[str, Any]:
-        session = self._store.session(self._begun.session)
-        first = self._begun.answers[0].placed
-        return {
-            "request": self._asked.request.id,
-            "session": session.id,
-            "name": session.name,
-            "branch": None if first is None else first.branch,
-            "parent": self._asked.prepared.plan.parent,
-            "user": self._parent,
-            "messages": list(self._begun.answer_ids),
-            "model": self._asked.model,
-            "dtype": self._asked.dtype,
-            "context": self._context,
-            "input_tokens": len(self._asked.prepared.ids),
-        }
-
-    @property
-    def _parent(self) -> str | None:
-        """The message that is answered."""
-        begun = self._begun
-        return begun.messages[-1] if begun.messages else self._asked.prepared.plan.parent
-
     def _say_branch(self, placed: Placed | None) -> None:
-        """The branch this turn was meant for stands elsewhere: it got one of its own."""
         if placed is not None and placed.moved_on:
-            text = f"{placed.wanted} has moved on: this turn is on its own branch {placed.branch}"
-            self._say(Event("notice", {"text": text, "code": "branched"}))
+            self._say(telling.branched(placed))
 
     async def _take(self, batch: list[engine.Event], loaded: Loaded) -> None:
         """Save the new words with their ids; then tell everything, in order."""
@@ -209,19 +173,9 @@ class Listening:
     def _pass_on(self, event: engine.Event, loaded: Loaded) -> None:
         if isinstance(event, engine.Started):
             self._reuse = reuse.record(self._asked, event.cached_tokens, loaded.tokenizer.decode)
-            tiers = {"device": event.cached_tokens, "host": 0, "disk": 0}
-            computed = event.input_tokens - event.cached_tokens
-            body = {"input_tokens": event.input_tokens, "cached": tiers, "computed": computed}
-            self._say(Event("start", body))
-        elif isinstance(event, engine.GaveWay):
-            text = (
-                f"{event.tokens:,} pinned tokens gave way: this answer needs their room, and they "
-                "are kept again once they are computed again"
-            )
-            self._say(Event("notice", {"text": text, "code": "pins", "tokens": event.tokens}))
-        elif isinstance(event, engine.Progress) and event.computed_tokens < event.total_tokens:
-            body = {"stage": "extend", "done": event.computed_tokens, "total": event.total_tokens}
-            self._say(Event("progress", body))
+        told = telling.of_engine(event)
+        if told is not None:
+            self._say(told)
 
     async def _finish(self, event: engine.Finished) -> None:
         choice = self._choices[event.choice]
@@ -246,7 +200,8 @@ class Listening:
         if self._error is not None:
             raise self._error
         self._raise_failure()
-        done = await self._done()
+        session = await self._desk.run(lambda: self._store.session(self._begun.session))
+        done = self._telling.done(session, [choice.body for choice in self._choices], self._speed)
         now = Filled(**done["context"])
         for event in crossing(Filled(len(self._asked.request.ids), now.limit), now):
             self._say(event)
@@ -285,7 +240,7 @@ class Listening:
         choice.is_away = True
         placed = None if ended is None else ended.placed
         self._say_branch(placed)
-        choice.body = self._body(choice, ended)
+        choice.body = self._telling.answer(choice, ended)
         self._say(Event("message", choice.body))
 
     def _end(self, choice: Heard) -> Ended | None:
@@ -319,7 +274,7 @@ class Listening:
             return
         session, place = self._begun.session, self._asked.prepared.plan.place
         branch = store.find_branch(session, placed.branch)
-        if branch is None or branch.message != self._parent:
+        if branch is None or branch.message != self._telling.parent:
             return  # somebody went on from it
         if branch.is_head:
             before = None if place.branch is None else store.find_branch(session, place.branch)
@@ -329,65 +284,3 @@ class Listening:
                 message=place.message,
             )
         store.delete_branch(session, placed.branch)
-
-    def _body(self, choice: Heard, ended: Ended | None) -> dict[str, Any]:
-        """The shape of ``ask --json``."""
-        placed = choice.begun.placed if ended is None or ended.placed is None else ended.placed
-        branch = None if placed is None else placed.branch
-        if ended is None and not (choice.index == 0 and self._begun.messages):
-            branch = self._asked.prepared.plan.place.branch
-        params = self._asked.request.params
-        usage, cache = choice.counts
-        body: dict[str, Any] = {
-            "session": self._begun.session,
-            "message": None if ended is None else choice.id,
-            "parent": self._parent,
-            "branch": branch,
-            "model": self._asked.model,
-            "dtype": self._asked.dtype,
-            "choice": choice.index,
-            "seed": params.seed,
-            "text": choice.text,
-            "reasoning": choice.reasoning or None,
-            "finish_reason": choice.reason.value,
-            "usage": usage,
-            "cache": cache,
-            "timing": choice.timing(self._asked.asked_at),
-        }
-        if params.logprobs is not None:
-            body["logprobs"] = [options.logprob_json(each) for each in choice.logprobs]
-        return body
-
-    async def _done(self) -> dict[str, Any]:
-        bodies = [choice.body for choice in self._choices]
-        first = bodies[0]
-        session = await self._desk.run(lambda: self._store.session(self._begun.session))
-        cached = first["usage"]["cached_input_tokens"]
-        outputs = {
-            name: sum(body["usage"][name] for body in bodies)
-            for name in ("output_tokens", "reasoning_tokens")
-        }
-        longest = max(body["usage"]["output_tokens"] for body in bodies)
-        return {
-            "session": session.id,
-            "name": session.name,
-            "parent": first["parent"],
-            "branches": bodies,
-            "usage": {**first["usage"], **outputs},
-            "cache": first["cache"],
-            "timing": first["timing"],
-            "head": self._head(first),
-            "context": {
-                "used": len(self._asked.request.ids) + longest,
-                "limit": self._asked.limit,
-            },
-            "saved_s": cached / self._speed if self._speed else None,
-        }
-
-    def _head(self, first: Mapping[str, Any]) -> dict[str, str | None]:
-        """Where one stands now: at the answer, at the unanswered message, or where one was."""
-        message = first["message"]
-        if message is None:
-            new = self._begun.messages
-            message = new[-1] if new else self._asked.prepared.plan.place.message
-        return {"branch": first["branch"], "message": message}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from radchat.engine.request import Ids
 
 if TYPE_CHECKING:
-    from radchat.daemon.listening import Asked
+    from radchat.daemon.asked import Asked
 
 WORTH_SAYING = 256  # tokens computed again before it is said first
 AROUND = 8  # tokens shown before and after the one where reuse ended

@@ -1,0 +1,21 @@
+"""What a request asks of a model, once its prompt is prepared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from radchat.daemon import turns
+from radchat.engine.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is asked of which model. Not its engine: an answer may wait longer than that lives."""
+
+    prepared: turns.Prepared
+    request: Request
+    model: str
+    dtype: str
+    loaded_at: float  # time.time, of the engine
+    limit: int  # tokens, prompt and answer
+    asked_at: float  # time.monotonic
