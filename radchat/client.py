@@ -1,4 +1,4 @@
-"""The terminal side's door to the daemon: find it or start it, ask, stream, stop it. Light.
+"""The terminal side's door to the daemon: find it or start it, ask, stream. Light.
 
 The address comes from the lock file, and is trusted only as far as somebody answers there. A start
 is made by one client at a time, under a second lock (``daemon.lock.start``); the others wait for
@@ -22,7 +22,7 @@ from radchat.daemon.lock import DaemonInfo, Lock, is_held, is_suspended, read_in
 from radchat.daemon.starting import COMMAND, Spawned, spawn
 from radchat.errors import Busy, RadchatError, Unreachable
 from radchat.paths import Places
-from radchat.protocol import STREAMS, Where, build_id
+from radchat.protocol import STREAMS, build_id
 from radchat.wire import EventStream, Exchange, result
 
 PATIENCE = 30.0  # seconds for a daemon that holds the lock to answer at all
@@ -37,33 +37,6 @@ _spawned: list[Spawned] = []  # kept so that an ended child is reaped, not left 
 
 def _say(text: str) -> None:
     print(text, file=sys.stderr)
-
-
-def where() -> Where:
-    """Which terminal and folder this command runs in, for "the current session"."""
-    try:
-        folder = str(Path.cwd())
-    except FileNotFoundError:  # removed under us
-        folder = os.environ.get("PWD", "/")
-    return {"terminal": terminal(), "folder": folder}
-
-
-def terminal() -> str:
-    """A name for this terminal that no other one has had: numbers of panes and ttys come again.
-
-    A tmux pane with its server, or a tty with the login session that has it. Without a terminal (a
-    script, cron) the commands of one login session or one script stand for it, so that an
-    `ask -c` finds the session of the `ask` before.
-    """
-    pane = os.environ.get("TMUX_PANE")
-    if pane:
-        server = os.environ.get("TMUX", "").split(",")  # socket, pid, session
-        return f"{pane} of {server[1]}" if len(server) > 1 else pane
-    login = f"sid:{os.getsid(0)}"
-    for descriptor in (0, 1, 2):
-        with contextlib.suppress(OSError):
-            return f"{os.ttyname(descriptor)} {login}"
-    return login
 
 
 class Client:
@@ -330,7 +303,7 @@ class Client:
             )
             return
         self._on_notice(f"the daemon was of another build ({theirs}): replaced by {ours}")
-        _wait_free(self.places, PATIENCE)
+        wait_free(self.places, PATIENCE)
         self._address = None
         self.health = self._hello()
 
@@ -349,10 +322,7 @@ class Client:
         self.close()
 
 
-# -- stop ------------------------------------------------------------------------------------------
-
-
-def _wait_free(places: Places, timeout: float) -> bool:
+def wait_free(places: Places, timeout: float) -> bool:
     """Wait until nobody holds the lock: the daemon has ended, whatever its pid says."""
     deadline = time.monotonic() + timeout
     while is_held(places.lock):
@@ -364,44 +334,3 @@ def _wait_free(places: Places, timeout: float) -> bool:
             one.process.wait(timeout=1.0)
             _spawned.remove(one)
     return True
-
-
-def stop_daemon(places: Places, force: bool = False) -> bool:
-    """Stop this home's daemon and wait until it is gone. False: there was none.
-
-    Asks over the socket; running answers get a few seconds to end, then are cut (their text is
-    kept). ``force`` cuts them at once and, when asking doesn't help, kills the pid that the lock
-    file names, and only while the lock is held. Raises Unreachable when it doesn't go.
-    """
-    if not is_held(places.lock):
-        return False
-    client = Client(places, start=False)
-    try:
-        client.ask_to_stop(force=force)
-        if _wait_free(places, 5.0 if force else PATIENCE):
-            return True
-    except (RadchatError, OSError):
-        if not is_held(places.lock):
-            return True
-        if not force:
-            raise
-    if not force or not _kill(places):
-        raise Unreachable(client.silence())
-    return True
-
-
-def _kill(places: Places) -> bool:
-    """SIGKILL the holder of the lock.
-
-    The file must say the same twice while the lock is held: in the instant after a new daemon took
-    the lock it may still hold the pid of an older one.
-    """
-    import signal
-
-    before = read_info(places.lock)
-    time.sleep(0.1)
-    if before is None or read_info(places.lock) != before or not is_held(places.lock):
-        return False
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(before.pid, signal.SIGKILL)
-    return _wait_free(places, 5.0)

@@ -120,7 +120,7 @@ class Cli:
 
     def here(self) -> dict[str, Any]:
         """Which session is meant, and from where one asks."""
-        from radchat.client import where
+        from radchat.whereabouts import where
 
         return {"where": where(), "session": self.session_named}
 

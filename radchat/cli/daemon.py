@@ -57,7 +57,7 @@ def stop(
     ] = False,
 ) -> None:
     """Stop it; what was said so far is kept."""
-    from radchat.client import stop_daemon
+    from radchat.stop import stop_daemon
 
     cli = of(ctx)
     stopped = stop_daemon(cli.places, force)
@@ -69,7 +69,7 @@ def stop(
 @daemon_app.command()
 def restart(ctx: typer.Context) -> None:
     """Stop it and start it again."""
-    from radchat.client import stop_daemon
+    from radchat.stop import stop_daemon
 
     cli = of(ctx)
     stop_daemon(cli.places)

@@ -20,8 +20,8 @@ from radchat.chat.text import clean
 from radchat.chat.tree_view import render
 from radchat.cli import common
 from radchat.cli.choose_model import choose
-from radchat.client import where
 from radchat.errors import Busy, RadchatError, from_json
+from radchat.whereabouts import where
 
 STORY = Path(__file__).with_name("demo_story.md")
 SYSTEM = "You answer in one short sentence."
@@ -130,7 +130,7 @@ class _Tour:
 
     def _restart(self) -> None:
         self._command("radchat daemon restart")
-        from radchat.client import stop_daemon
+        from radchat.stop import stop_daemon
 
         if self._cli.daemon is not None:
             self._say("(skipped: this daemon was named with --daemon)")

@@ -1,4 +1,4 @@
-"""What is told of an answer: its beginning, what the engine says of it, its end; in their shapes."""
+"""What is told of an answer: its beginning, what the engine says of it, its end; their shapes."""
 
 from __future__ import annotations
 

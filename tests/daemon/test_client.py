@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
-from radchat.client import stop_daemon, where
 from radchat.daemon.lock import Lock
 from radchat.errors import Busy, Unreachable
 from radchat.protocol import build_id
+from radchat.stop import stop_daemon
+from radchat.whereabouts import where
 from radchat.wire import Chunks
 from tests.daemon.conftest import FAKE, HERE, Home, alive, copy_sources, finish, wait_until
 
@@ -119,7 +120,7 @@ def test_who_asks_is_a_tmux_pane_a_terminal_or_a_script_and_a_folder(
         panes.add(where()["terminal"])
     assert len(panes) == 2
     monkeypatch.delenv("TMUX_PANE")
-    code = "import json; from radchat.client import where; print(json.dumps(where()))"
+    code = "import json; from radchat.whereabouts import where; print(json.dumps(where()))"
     environ = {**os.environ, "PYTHONPATH": str(HERE.parent.parent)}
     primary, secondary = os.openpty()
     out = subprocess.run(

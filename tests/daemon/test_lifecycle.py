@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from radchat import __version__
-from radchat.client import Client, stop_daemon
+from radchat.client import Client
 from radchat.daemon.awake import awake_time
 from radchat.daemon.lock import DaemonInfo, Lock, is_held, read_info
 from radchat.daemon.starting import log_tail
@@ -28,6 +28,7 @@ from radchat.daemon.unix_socket import bind
 from radchat.errors import Busy, ConfigInvalid, RadchatError, Unreachable
 from radchat.paths import Places
 from radchat.protocol import PROTOCOL
+from radchat.stop import stop_daemon
 from tests.daemon.conftest import Home, alive, build_of, copy_sources, finish, wait_until
 
 INFO = DaemonInfo(1, 2.0, "b", PROTOCOL, "/s")
