@@ -162,9 +162,7 @@ class Engines:
     def _find(self, entry: ModelEntry, dtype: str) -> Loaded | None:
         if not self.all:
             return None
-        from radchat.engine.model import resolve_dtype  # imported already: a model is loaded
-
-        wanted = resolve_dtype(dtype)
+        wanted = _resolved(dtype)
         same = (each for each in self.all if each.entry.folder == entry.folder)
         return next((each for each in same if each.dtype == wanted), None)
 
@@ -220,8 +218,7 @@ class Engines:
 
         Nothing here, nor who calls it, may hold on to one that goes: its memory is for the new KV.
         """
-        before, after = self._memory.victims(self.all, needed)
-        await self._drop(before, entry, dtype, say)
+        await self._drop(self._memory.victims(self.all, needed), entry, dtype, say)
         free = self._memory.free(self.all)
 
         def hear(share: float) -> None:
@@ -233,7 +230,8 @@ class Engines:
             return model.load(entry.folder, dtype, progress=hear, free_bytes=free)
 
         model = await beside(load)
-        await self._drop(after, entry, model.dtype, say)
+        # counted again: while it loaded, some were unloaded, others taken, and memory came or went
+        await self._drop(self._memory.victims(self.all, needed, model), entry, dtype, say)
         free = self._memory.free(self.all, model)
         key = f"{entry.folder}:{model.dtype}"
         engine = await self._worker.install(key, lambda: self._build_engine(model, free))
@@ -263,11 +261,10 @@ class Engines:
         if not keys:
             return
         gone = [each for each in self.all if each.key in keys]
-        say(swap(f"{entry.name} {dtype}", gone))
+        say(swap(f"{entry.name} {_resolved(dtype)}", gone))
         self.all = [each for each in self.all if each.key not in keys]
         del gone
-        for key in keys:
-            await self._worker.remove(key)
+        await self._worker.remove(keys)
 
     async def _remember(self, loaded: Loaded) -> None:
         try:
@@ -311,11 +308,23 @@ class Engines:
         await self._unload(keys)
 
     async def _unload(self, keys: list[str]) -> None:
-        """At once gone for everybody; then from memory."""
+        """At once gone for everybody; then from memory.
+
+        Asked of the worker before anyone else can run, so that a model that is loaded again while
+        it goes is installed after it went.
+        """
+        if not keys:
+            return
         self.all = [each for each in self.all if each.key not in keys]
-        for key in keys:
-            await self._worker.remove(key)
-            log.info("unloaded %s", key)
+        await self._worker.remove(keys)
+        log.info("unloaded %s", ", ".join(keys))
+
+
+def _resolved(dtype: str) -> str:
+    """fp32 or bf16. Only where a model is loaded: torch is imported then."""
+    from radchat.engine.model import resolve_dtype
+
+    return resolve_dtype(dtype)
 
 
 def _needs(entry: ModelEntry, dtype: str, config: Config) -> Need:

@@ -108,21 +108,24 @@ class Memory:
             return free
         return min(free, self._limit - weights - sum(each.num_bytes for each in beside))
 
-    def victims(self, loaded: Iterable[Loaded], needed: Need) -> tuple[list[str], list[str]]:
-        """Keys of the idle engines that must go, oldest first: before the weights come, and after.
+    def victims(
+        self, loaded: Iterable[Loaded], needed: Need, coming: LoadedModel | None = None
+    ) -> list[str]:
+        """Keys of the idle engines that must go, oldest first, as few as may be.
 
-        Weights that fit beside them are loaded first, as they may turn out to be broken.
+        Without ``coming``: those that its weights need. With it: for its KV, once the weights are
+        there, as they may have turned out to be broken.
         """
         engines = list(loaded)
-        free = self.free(engines)
-        before: list[str] = []
-        after: list[str] = []
+        wanted = needed.least if coming is None else needed.good - needed.weights
+        short = wanted - self.free(engines, coming)
+        keys: list[str] = []
         for each in engines:
-            if each.users or free >= needed.good:
+            if each.users or short <= 0:
                 continue
-            (before if free < needed.least else after).append(each.key)
-            free += each.num_bytes
-        return before, after
+            keys.append(each.key)
+            short -= each.num_bytes
+        return keys
 
 
 def swap(coming: str, going: Sequence[Loaded]) -> Event:

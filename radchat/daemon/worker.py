@@ -12,7 +12,7 @@ import asyncio
 import gc
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from typing import Protocol, TypeVar
@@ -80,15 +80,23 @@ class Worker:
 
         return await self.call(add)
 
-    async def remove(self, key: str) -> None:
-        """Let go of an engine; its memory is free when this returns, if nobody else holds it."""
+    async def remove(self, keys: Iterable[str]) -> None:
+        """Let go of engines; their memory is free when this returns, if nobody else holds them.
+
+        What is asked for happens, also if whoever asked is cancelled, and at once: an engine that
+        is installed under one of these keys afterwards stays. Keys without an engine are ignored.
+        """
+        doomed = list(keys)
 
         def drop() -> None:
-            del self._engines[key]
-            self._unchecked.discard(key)
+            for key in doomed:
+                self._engines.pop(key, None)
+                self._unchecked.discard(key)
             gc.collect()  # an engine's parts know each other
 
-        await self.call(drop)
+        future: Future[None] = Future()
+        self._inbox.put(lambda: _settle(future, drop))
+        await asyncio.shield(asyncio.wrap_future(future))
 
     async def submit(self, key: str, request: Request, sink: Sink) -> None:
         """Hand a request to an engine; ``sink`` gets its events on the caller's event loop.

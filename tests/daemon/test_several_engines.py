@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import weakref
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from radchat.engine import model
+from radchat.engine.memory import WORK_BYTES
 from radchat.errors import Busy, ModelBroken, NotFound
 from radchat.protocol import Event
 from tests.daemon.services import (
@@ -211,6 +214,56 @@ def test_the_setting_bounds_what_all_models_take_together(tmp_path: Path) -> Non
     run(main())
 
 
+def test_the_line_says_the_dtype_that_is_loaded_where_none_was_asked_for(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path) as home:
+            await home.ask("x", new_session=True, dtype=None)
+            home.room_for(1)
+            events = await home.ask("x", new_session=True, model="other", dtype=None)
+            text = next(n for n in named(events, "notice") if n["code"] == "model_swap")["text"]
+            dtype = home.service._engines.all[0].dtype
+            assert dtype in ("fp32", "bf16")
+            assert f"other {dtype} takes the place of tiny {dtype}: " in text
+
+    run(main())
+
+
+def test_a_model_that_was_to_make_room_may_be_unloaded_while_the_next_one_loads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights that fit beside it are loaded first; then it is looked again who must go."""
+    begun, gate = threading.Event(), threading.Event()
+
+    def gated(*args: Any, **more: Any) -> Any:
+        begun.set()
+        assert gate.wait(30)
+        return load(*args, **more)
+
+    load = model.load
+
+    async def main() -> None:
+        machine = Machine(WORK_BYTES + (64 << 20))
+        async with house(tmp_path, machine, RADCHAT_KV_DEVICE="") as home:
+            await home.say("x", new_session=True)
+            old = home.service._engines.all[0]
+            need = model.needs(old.entry.folder, "fp32")
+            assert need.least < need.good
+            machine.free = old.num_bytes + (need.least + need.good) // 2
+            del old
+            monkeypatch.setattr(model, "load", gated)
+            asking = asyncio.create_task(home.ask("x", new_session=True, model="other"))
+            await until(begun.is_set)
+            assert await home.loaded() == ["tiny fp32"]
+            assert (await home.service.models_unload("tiny"))["models"] == ["tiny"]
+            gate.set()
+            events = await asking
+            assert events[-1].data["branches"][0]["model"] == "other"
+            assert "model_swap" not in notices(events)  # nothing had to go any more
+            assert await home.loaded() == ["other fp32"]
+
+    run(main())
+
+
 # -- who waits -------------------------------------------------------------------------------------
 
 
@@ -280,6 +333,48 @@ def test_one_model_or_all_can_be_unloaded(tmp_path: Path) -> None:
             await home.service.cancel(request)
             await running
             assert (await home.service.models_unload())["models"] == ["other"]
+
+    run(main())
+
+
+def test_a_model_that_is_loaded_again_while_it_is_unloaded_stays(tmp_path: Path) -> None:
+    """Its engine is asked for between two steps of the engine's thread, as all that goes is."""
+
+    async def main() -> None:
+        async with house(tmp_path) as home:
+            await home.say("a", new_session=True, model="other")
+            await home.say("a", new_session=True, model="tiny")
+            gates = [threading.Event(), threading.Event()]
+            home.hold(gates[0])
+            unloading = asyncio.create_task(home.service.models_unload())
+            await until(lambda: not home.service._engines.all)
+            again = asyncio.create_task(home.say("b", new_session=True, model="tiny"))
+            await until(lambda: home.service._worker._inbox.qsize() >= 2)  # it waits to come
+            home.hold(gates[1])
+            gates[0].set()
+            await until(lambda: len(home.service._engines.all) == 1 or unloading.done())
+            gates[1].set()
+            assert (await unloading)["models"] == ["other", "tiny"]
+            assert (await again)["branches"][0]["model"] == "tiny"
+            assert (await home.say("c", new_session=True, model="tiny"))["branches"]
+            assert len(home.service._worker._engines) == 1
+
+    run(main())
+
+
+def test_an_unloading_that_nobody_waits_for_any_more_frees_the_memory_too(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path) as home:
+            await home.say("a", new_session=True, model="other")
+            await home.say("a", new_session=True, model="tiny")
+            gate = threading.Event()
+            home.hold(gate)
+            unloading = asyncio.create_task(home.service.models_unload())
+            await until(lambda: not home.service._engines.all)
+            unloading.cancel()
+            await asyncio.wait({unloading})
+            gate.set()
+            await until(lambda: not home.service._worker._engines)
 
     run(main())
 
