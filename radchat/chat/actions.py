@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from radchat.chat import cache_actions, commands, context_view, limits, take_out
+from radchat.chat import cache_actions, commands, context_view, limits, prompt_actions, take_out
 from radchat.chat.files import load
 from radchat.chat.footer import count, place, size
 from radchat.chat.keyboard import as_found
@@ -271,6 +271,8 @@ ACTIONS: dict[str, Action] = {
     "set": _set,
     "show": _show,
     "file": _file,
+    "multiline": prompt_actions.multiline,
+    "editor": prompt_actions.editor,
     "retry": _retry,
     "edit": _edit,
     "continue": _continue,

@@ -25,6 +25,8 @@ SLASHES = (
     Slash("set", "[KEY VALUE]", "a setting: temperature, top_p, seed, max_tokens, ..."),
     Slash("show", "", "session, model and settings in force"),
     Slash("file", "PATH", "send a file with the next message (also @PATH in it)"),
+    Slash("multiline", "", "Enter is a newline; once more: it sends again"),
+    Slash("editor", "[TEXT]", "write in your editor, then send it (also Ctrl+G)"),
     Slash("retry", "[K]", "another answer; K of them"),
     Slash("edit", "[REF]", "say an earlier turn differently"),
     Slash("continue", "", "go on with a cut-off answer"),

@@ -1,7 +1,8 @@
 """The prompt: keys, paste, history. Gives back one message; knows nothing of sessions.
 
 Enter sends; Ctrl+J, Alt+Enter and Shift+Enter are newlines; a text that opens with three quotes
-goes on until it closes with them. A long paste is shown as a placeholder and sent whole.
+goes on until it closes with them. In multiline mode Enter is a newline too, and Alt+Enter or a line
+of three quotes sends. A long paste is shown as a placeholder and sent whole.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from prompt_toolkit.application import run_in_terminal
 from prompt_toolkit.application.current import set_app
+from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.filters import Condition, is_searching
 from prompt_toolkit.history import InMemoryHistory
 from prompt_toolkit.input import Input
@@ -27,6 +29,7 @@ from prompt_toolkit.search import SearchDirection, start_search
 from prompt_toolkit.shortcuts import PromptSession
 from prompt_toolkit.utils import is_dumb_terminal
 
+from radchat.chat import commands
 from radchat.chat.history import SessionHistory, open_history
 from radchat.chat.keyboard import waiting
 from radchat.chat.text import as_draft, typed
@@ -54,6 +57,7 @@ class Prompt:
         self._pastes: list[str] = []
         self._history = open_history(history, self._expand)
         self._toolbar = toolbar
+        self.is_multiline = False  # Enter is a newline
         self.had_text = False  # when Ctrl+C ended the last read
         self._starts_search = False
         self._session: PromptSession[str] = PromptSession(
@@ -157,13 +161,19 @@ class Prompt:
         @keys.add("enter", filter=~is_searching)
         def _send(event: KeyPressEvent) -> None:
             buffer = event.current_buffer
-            if is_open_block(buffer.text):
+            if self._goes_on(buffer):
                 buffer.insert_text("\n")
             else:
                 buffer.validate_and_handle()
 
-        @keys.add("c-j", filter=~is_searching)
         @keys.add("escape", "enter", filter=~is_searching)
+        def _other_enter(event: KeyPressEvent) -> None:
+            if self.is_multiline:
+                event.current_buffer.validate_and_handle()
+            else:
+                event.current_buffer.insert_text("\n")
+
+        @keys.add("c-j", filter=~is_searching)
         def _newline(event: KeyPressEvent) -> None:
             event.current_buffer.insert_text("\n")
 
@@ -192,6 +202,21 @@ class Prompt:
 
         keys.add(Keys.BracketedPaste, eager=True)(self._paste)
         return keys
+
+    def _goes_on(self, buffer: Buffer) -> bool:
+        """True where Enter does not send. The line of quotes that ends a text is taken off it."""
+        text = buffer.text
+        if is_open_block(text):
+            return True
+        if not self.is_multiline or commands.is_command(text) or not text.strip():
+            return False  # a command needs no second line, and /multiline is the way back
+        if text.lstrip().startswith(QUOTES):
+            return False  # closed, as in every mode
+        above, _, last = text.rpartition("\n")
+        if last.strip() != QUOTES or buffer.document.text_after_cursor.strip():
+            return True
+        buffer.text = above
+        return False
 
     def _is_empty(self) -> Condition:
         return Condition(lambda: not self._session.default_buffer.text)

@@ -52,6 +52,7 @@ class View:
     status: Callable[[str], None]
     streams: bool = True  # write text as it comes; else once, at its end
     shows_text: bool = True
+    part: Callable[[str], str] | None = None  # what of a text to write; needs streams off
     shows_reasoning: bool = True
     shows_footer: bool = False
     paints: bool = False  # style on stderr
@@ -139,7 +140,8 @@ class View:
                 number = len(self.answer.messages)
                 name = one_line(str(data.get("branch") or ""))
                 self._write(f"[{number}] {name}@{str(data['message'])[:4]}\n")
-            self._write(clean(str(data["text"])))
+            text = str(data["text"])
+            self._write(clean(text if self.part is None else self.part(text)))
             self._end_line()
             if self._many:
                 self._write("\n")

@@ -32,6 +32,9 @@ def ask(
     new_session: Annotated[
         str | None, typer.Option("--new-session", metavar="[NAME]", help="name the new session")
     ] = None,
+    extract: Annotated[
+        bool, typer.Option("-x", "--extract", help="only the answer's first code block")
+    ] = False,
     output_format: Annotated[
         str | None,
         typer.Option(
@@ -61,7 +64,7 @@ def ask(
         if form == "stream-json":
             end_lines(error)
         raise
-    talk(cli, args, form=form, streams=not no_stream)
+    talk(cli, args, form=form, streams=not no_stream, extract=extract)
 
 
 def which_session(

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import shlex
-import subprocess
 import sys
-import tempfile
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from radchat.chat.files import decode
-from radchat.chat.text import one_line, typed
+from radchat.chat.editor import in_editor
+from radchat.chat.text import one_line
 from radchat.cli import common, stdin
 from radchat.cli.choose_model import choose
 from radchat.cli.generation import Generation, generation_flags
@@ -107,25 +102,7 @@ def _edited(cli: common.Cli, ref: str) -> str:
     if not turns:
         raise InvalidInput(f"{ref} is no turn of yours")
     before = str(turns[-1]["text"])
-    after = in_editor(before, cli.env.get("VISUAL") or cli.env.get("EDITOR") or "vi")
+    after = in_editor(before, cli.env)
     if not after.strip() or after == before:
         raise InvalidInput("nothing was changed: no turn was made")
     return after
-
-
-def in_editor(text: str, editor: str) -> str:
-    """Text edited in a file of its own, 0600, gone afterwards."""
-    descriptor, name = tempfile.mkstemp(prefix="radchat-", suffix=".md")
-    path = Path(name)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text + "\n")
-        try:
-            code = subprocess.run([*shlex.split(editor), name], check=False).returncode
-        except OSError as error:
-            raise InvalidInput(f"cannot start the editor {editor!r}: {error.strerror}") from error
-        if code:
-            raise InvalidInput(f"{editor} ended with {code}: no turn was made")
-        return typed(decode(path.read_bytes(), "the edited text")).rstrip("\n")
-    finally:
-        path.unlink(missing_ok=True)

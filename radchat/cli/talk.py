@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from radchat.chat.code_block import first_block
 from radchat.chat.view import Answer, View
 from radchat.cli.common import Cli, is_terminal
 from radchat.errors import RadchatError, UsageError
@@ -41,22 +42,25 @@ def talk(
     *,
     form: str = "text",
     streams: bool = True,
+    extract: bool = False,
     one: bool = True,
     was: Mapping[str, Any] | None = None,
 ) -> Answer:
     """Run the call, show it, and say where one is now, and was.
 
-    ``one``: its JSON is that of `ask`, else the list of branches.
+    ``one``: its JSON is that of `ask`, else the list of branches. ``extract``: of the answer, text
+    is only its first code block; JSON has that besides, as "extracted".
     """
     payload = {**cli.here(), **args}
     if form == "stream-json":
-        return _lines(cli, payload)
+        return _lines(cli, payload, extract=extract)
     view = View(
         out=sys.stdout,
         err=sys.stderr,
         note=cli.note,
         status=cli.status,
-        streams=streams,
+        streams=streams and not extract,
+        part=(lambda text: _block(cli, text)) if extract else None,
         shows_text=form == "text",
         shows_reasoning=form == "text" and is_terminal(sys.stderr) and not cli.quiet,
         shows_footer=form == "text" and is_terminal(sys.stderr) and not cli.quiet,
@@ -74,11 +78,25 @@ def talk(
         cli.moved(answer.done, was)
     if form == "json":
         whole = answer.branches[0] if one and answer.branches else answer.done
-        cli.data({**whole, "warnings": answer.warnings})
+        cli.data({**whole, **_extracted(answer, extract), "warnings": answer.warnings})
     return answer
 
 
-def _lines(cli: Cli, payload: dict[str, Any]) -> Answer:
+def _block(cli: Cli, text: str) -> str:
+    block = first_block(text)
+    if block is None:
+        cli.note("no code block in the answer: this is the whole of it")
+    return text if block is None else block
+
+
+def _extracted(answer: Answer, extract: bool) -> dict[str, Any]:
+    """What -x adds to the JSON of an answer: its first code block, null where there is none."""
+    if not (extract and answer.branches):
+        return {}
+    return {"extracted": first_block(str(answer.branches[0]["text"]))}
+
+
+def _lines(cli: Cli, payload: dict[str, Any], *, extract: bool) -> Answer:
     """`stream-json`: an object a line, the last of which is always `result`, also on failure."""
     answer = Answer()
     try:
@@ -93,7 +111,7 @@ def _lines(cli: Cli, payload: dict[str, Any]) -> Answer:
     except RadchatError as error:
         end_lines(error)
         raise
-    _line("result", {"is_error": False, **answer.done})
+    _line("result", {"is_error": False, **answer.done, **_extracted(answer, extract)})
     return answer
 
 

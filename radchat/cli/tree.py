@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from typing import Annotated, Any
 
 import typer
 
+from radchat.chat.code_block import first_block
 from radchat.chat.text import clean
 from radchat.chat.transcript import transcript
 from radchat.chat.tree_view import render
@@ -15,7 +15,6 @@ from radchat.cli import common
 from radchat.errors import InvalidInput, UsageError
 
 FILTERS = ("default", "user-only", "no-tools", "labeled", "all")
-_FENCE = re.compile(r"^(`{3,}|~{3,})[^\n]*\n(.*?)^\1[ \t]*$", re.MULTILINE | re.DOTALL)
 
 
 def tree(
@@ -66,7 +65,11 @@ def log(
     messages = result["messages"]
     if response or extract:
         text = last_answer(messages)
-        text = first_block(text) if extract else text
+        if extract:
+            block = first_block(text)
+            if block is None:
+                raise InvalidInput("the last answer has no code block")
+            text = block
         if cli.json:
             cli.data({"text": text})
         else:
@@ -84,10 +87,3 @@ def last_answer(messages: list[dict[str, Any]]) -> str:
     if not answers:
         raise InvalidInput("no answer here yet")
     return str(answers[-1]["text"])
-
-
-def first_block(text: str) -> str:
-    found = _FENCE.search(text if text.endswith("\n") else text + "\n")
-    if found is None:
-        raise InvalidInput("the last answer has no code block")
-    return found[2]

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from radchat.chat.code_block import first_block
 from radchat.chat.files import load
 from radchat.cli import stdin
 from radchat.errors import ContextOverflow, InvalidInput, UsageError
@@ -267,6 +268,45 @@ def test_stream_json_is_an_object_a_line_and_ends_with_result(run: Run) -> None:
 
 def test_no_stream_prints_the_same_words(run: Run) -> None:
     assert run("ask", "hi", "--no-stream").out == run("ask", "hi").out == "Hello world\n"
+
+
+CODE = "Here:\n```py\nprint(1)\x1b\n```\nor\n```\nother\n```\n"
+
+
+def test_extract_prints_only_the_first_code_block(run: Run, daemon: FakeDaemon) -> None:
+    daemon.script["generate"] = lambda args: answer_events([CODE[:7], CODE[7:]])
+    done = run("ask", "hi", "-x")
+    assert (done.code, done.out) == (0, "print(1)\\x1b\n")
+    assert "no code block" not in done.err
+    document = json.loads(run("ask", "hi", "-x", "--json").out)
+    assert (document["extracted"], document["text"]) == ("print(1)\x1b", CODE)
+    lines = run("ask", "hi", "-x", "--output-format", "stream-json").out.splitlines()
+    assert json.loads(lines[-1])["extracted"] == "print(1)\x1b"
+
+
+def test_extract_without_a_code_block_is_the_whole_answer_and_a_note(run: Run) -> None:
+    done = run("ask", "hi", "--extract")
+    assert (done.code, done.out) == (0, "Hello world\n")
+    assert "no code block in the answer" in done.err
+    assert json.loads(run("ask", "hi", "-x", "--json").out)["extracted"] is None
+    assert "extracted" not in json.loads(run("ask", "hi", "--json").out)
+
+
+@pytest.mark.parametrize(
+    ("text", "block"),
+    [
+        ("a\n~~~\nx\n\ny\n~~~", "x\n\ny"),
+        ("````\n```\nx\n```\n`````\n", "```\nx\n```"),
+        ("1. so:\n   ```sh\n   a\n     b\n   ```\n", "a\n  b"),
+        ("```\r\nx\r\n```\r\n", "x\r"),
+        ("```\n```", ""),
+        ("```x``` is code\n```\ny\n```", "y"),
+        ("```\ncut off", None),
+        ("no `code`", None),
+    ],
+)
+def test_a_code_block_is_what_stands_between_its_fences(text: str, block: str | None) -> None:
+    assert first_block(text) == block
 
 
 def overflow() -> ContextOverflow:

@@ -588,6 +588,43 @@ def test_the_slash_commands_that_show_print_and_harm_nothing(chat: Open) -> None
     assert terminal.wait_end() == 0
 
 
+def test_multiline_and_the_editor_are_other_ways_to_type(
+    chat: Open, daemon: FakeDaemon, tmp_path: Path
+) -> None:
+    editor = tmp_path / "editor"
+    editor.write_text('#!/bin/sh\nprintf \'%s\\nsecond\\n\' "$(cat "$1") written" >"$1"\n')
+    editor.chmod(0o700)
+    terminal = chat("chat", EDITOR=str(editor))
+    terminal.wait_for("> ")
+    terminal.type("/editor a thing\r")
+    terminal.wait_for("a thing written")  # offered, not sent
+    terminal.wait_for("second")
+    assert daemon.asked("generate") == []
+    terminal.settle()
+    terminal.type("\r")
+    assert sent(daemon, 1)[0]["text"] == "a thing written\nsecond"
+    terminal.wait_for("tok/s")
+    terminal.settle()
+    terminal.type("/multiline\r")
+    terminal.wait_for("/multiline ends it")
+    terminal.type('one\rtwo\r"""\r')
+    assert sent(daemon, 2)[1]["text"] == "one\ntwo"
+    terminal.settle()
+    terminal.type("/multiline\r")
+    terminal.wait_for(_shows("Enter sends"))
+    terminal.type("three\r")
+    assert sent(daemon, 3)[2]["text"] == "three"
+
+
+def test_an_editor_that_fails_is_told_and_the_chat_goes_on(chat: Open, daemon: FakeDaemon) -> None:
+    terminal = chat("chat", VISUAL="/no/such/editor", EDITOR="true")
+    terminal.wait_for("> ")
+    terminal.type("/editor\r")
+    terminal.wait_for("cannot start the editor")
+    terminal.type("hello\r")
+    assert sent(daemon, 1)[0]["text"] == "hello"
+
+
 def _shows(words: str) -> Callable[[Terminal], bool]:
     """On a line that is not the one typed."""
     return lambda t: any(words in line and not line.startswith("> ") for line in t.lines)

@@ -49,6 +49,26 @@ def test_what_the_keys_make(keyboard: PipeInput, keys: str, text: str) -> None:
     assert read(keyboard, keys) == text
 
 
+@pytest.mark.parametrize(
+    ("keys", "text"),
+    [
+        ("one\rtwo\x1b\r", "one\ntwo"),
+        ('one\rtwo\r"""\r', "one\ntwo"),
+        ('"""a\rb"""\r', "a\nb"),
+        ("one\ntwo\x1b\r", "one\ntwo"),  # Ctrl+J
+        ('x = """\ry\r""" + z\x1b\r', 'x = """\ny\n""" + z'),
+        ('b\r"""\x1b[A\x1b[Ha\r\x1b\r', 'a\nb\n"""'),  # above the quotes, Enter sends nothing
+        ("/multiline\r", "/multiline"),
+        ("/usr/bin is\rfull\x1b\r", "/usr/bin is\nfull"),
+    ],
+)
+def test_in_multiline_mode_enter_is_a_newline(keyboard: PipeInput, keys: str, text: str) -> None:
+    prompt = Prompt(history=None, input=keyboard, output=DummyOutput())
+    prompt.is_multiline = True
+    keyboard.send_text(keys)
+    assert prompt.read("> ") == text
+
+
 def test_ctrl_d_leaves_an_empty_prompt_and_deletes_in_mid_line(keyboard: PipeInput) -> None:
     with pytest.raises(EOFError):
         read(keyboard, "\x04")
