@@ -17,16 +17,15 @@ import psutil
 import torch
 from torch import Tensor
 
+from radchat.architectures import quantised, text_config
 from radchat.engine.convert_hf import Found, main_dtype, read_json, read_tensors
 from radchat.engine.convert_write import DTYPE_NAMES, Item
 from radchat.engine.forward import KVShape
 from radchat.engine.general import GeneralModel, module_class, open_module, version
 from radchat.engine.general_check import check_against_transformers
-from radchat.engine.general_config import text_config
 from radchat.engine.rope import longest_text
 from radchat.errors import ModelBroken
 
-UNPACKED = "mxfp4"  # the one quantised form that transformers can turn into plain weights here
 _SPARE = 512 << 20  # bytes of memory a conversion takes besides the weights
 
 
@@ -49,18 +48,18 @@ def read_general(folder: Path) -> GeneralSource:
     """Raises ModelBroken for a folder that lacks something, or holds what radchat can't run."""
     config = read_json(folder / "config.json")
     module_class(config)  # refuses before any weights are looked at
-    method = _quantised(folder, config)
+    method = quantised(config)
     found = read_tensors(folder)
-    dtype_source = UNPACKED.upper() if method else main_dtype(folder, found)
+    dtype_source = method.upper() if method else main_dtype(folder, found)
     dtype = torch.float32 if dtype_source == "F32" else torch.bfloat16
     _require_memory(folder, found, dtype)
-    quantised: Any = None
+    unpacking: Any = None
     if method:
         from transformers.utils.quantization_config import Mxfp4Config
 
-        quantised = Mxfp4Config(dequantize=True)
+        unpacking = Mxfp4Config(dequantize=True)
     weights = {name: load() for name, (_, _, load) in found.items()}  # mapped
-    module = open_module(config, weights, dtype, quantised)
+    module = open_module(config, weights, dtype, unpacking)
     config.pop("quantization_config", None)
     model = GeneralModel(config, module, dtype)
     check_against_transformers(model)
@@ -77,18 +76,6 @@ def read_general(folder: Path) -> GeneralSource:
         longest_text(text_config(config), longest)[1],
         version(),
     )
-
-
-def _quantised(folder: Path, config: dict[str, Any]) -> str | None:
-    """The form of quantised weights, if it can be undone; raises ModelBroken for others."""
-    if "quantization_config" not in config:
-        return None
-    method = str(dict(config["quantization_config"]).get("quant_method", "unknown"))
-    if method != UNPACKED:
-        raise ModelBroken(
-            f"{folder}: weights quantized by {method} are not supported; take the unquantized model"
-        )
-    return method
 
 
 def _require_memory(folder: Path, found: Found, dtype: torch.dtype) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
+from radchat.architectures import quantised
 from radchat.engine.convert_write import DTYPE_NAMES, Item
 from radchat.engine.model_config import DecoderConfig
 from radchat.errors import ModelBroken
@@ -48,12 +49,7 @@ def read_hf(folder: Path) -> HfModel:
     """Raises ModelBroken for a folder that lacks something, or holds what radchat can't run."""
     config = read_json(folder / "config.json")
     DecoderConfig.from_hf(config)  # refuses an unknown architecture before any weights are read
-    if "quantization_config" in config:
-        method = dict(config["quantization_config"]).get("quant_method", "unknown")
-        raise ModelBroken(
-            f"{folder}: weights quantized by {method} are not supported; "
-            "take the unquantized model, or a GGUF file of it"
-        )
+    quantised(config)
     found = read_tensors(folder)
     drop_head = bool(config.get("tie_word_embeddings", False))
     names = [

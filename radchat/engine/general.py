@@ -17,6 +17,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from radchat.architectures import (
+    check_class,
+    check_config,
+    headless,
+    kind_of,
+    names_in,
+    text_config,
+    without_code,
+)
 from radchat.engine.general_attention import (
     NAME,
     Layer,
@@ -25,7 +34,6 @@ from radchat.engine.general_attention import (
     during,
     register,
 )
-from radchat.engine.general_config import check_config, text_config, without_code
 from radchat.engine.kv_pool import KVPool
 from radchat.engine.linear import Linear, can_pack
 from radchat.engine.rope import longest_text
@@ -178,11 +186,12 @@ def _check_loaded(info: Mapping[str, Any]) -> None:
 def module_class(config: Mapping[str, Any]) -> tuple[Any, Any]:
     """The config object and class of transformers for a config.json. Raises ModelBroken."""
     check_config(config)
+    check_class(config)
     quiet()
     register()
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    kind = str(config.get("model_type", ""))
+    kind = kind_of(config)
     if kind not in CONFIG_MAPPING:
         what = f"architecture {kind!r} is not known to this version of transformers"
         if config.get("auto_map"):
@@ -193,10 +202,9 @@ def module_class(config: Mapping[str, Any]) -> tuple[Any, Any]:
     except Exception as error:  # its checks raise what they like
         raise ModelBroken(f"config.json can't be read by transformers: {error}") from error
     cls = _causal_class(made)
-    names = [str(name) for name in config.get("architectures") or ()]
+    names = names_in(config, "architectures")
     if cls is None or (names and names != [cls.__name__]):
-        what = f"{', '.join(names)} of {kind!r}" if names else repr(kind)
-        raise ModelBroken(f"{what} is not a text model with a head to draw from")
+        raise headless(config)
     if getattr(cls, "_is_stateful", False):
         raise ModelBroken(
             f"{kind!r} keeps recurrent state, which can't be cut at a token and so not reused"

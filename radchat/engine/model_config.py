@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from radchat.architectures import DECODER, check_class, check_config, kind_of
 from radchat.engine.rope import Rope, longest_text
 from radchat.errors import ModelBroken
 
@@ -29,7 +30,6 @@ _ACTIVATIONS: dict[str, Activation] = {
 class _Family:
     """What transformers takes when config.json is silent, and what is fixed by the family."""
 
-    model_class: str
     max_position: int
     kv_heads: int | None = None  # None: as many as query heads
     head_dim: int | None = None  # None: hidden_size / heads
@@ -41,13 +41,13 @@ class _Family:
 
 
 _FAMILIES = {
-    "llama": _Family("LlamaForCausalLM", 2048, has_mlp_bias=True),
-    "mistral": _Family("MistralForCausalLM", 131072, kv_heads=8, window=4096, qkv_bias=False),
-    "qwen2": _Family("Qwen2ForCausalLM", 32768, kv_heads=32, qkv_bias=True, windows_by_layer=True),
-    "qwen3": _Family(
-        "Qwen3ForCausalLM", 32768, kv_heads=32, head_dim=128, qk_norm=True, windows_by_layer=True
-    ),
+    "llama": _Family(2048, has_mlp_bias=True),
+    "mistral": _Family(131072, kv_heads=8, window=4096, qkv_bias=False),
+    "qwen2": _Family(32768, kv_heads=32, qkv_bias=True, windows_by_layer=True),
+    "qwen3": _Family(32768, kv_heads=32, head_dim=128, qk_norm=True, windows_by_layer=True),
 }
+
+assert _FAMILIES.keys() == DECODER.keys()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class DecoderConfig:
     @staticmethod
     def covers(config: Mapping[str, Any]) -> bool:
         """Whether ``config`` is of a family that the decoder is for."""
-        return config.get("model_type") in _FAMILIES
+        return kind_of(config) in DECODER
 
     @classmethod
     def from_hf(cls, config: Mapping[str, Any]) -> DecoderConfig:
@@ -121,24 +121,16 @@ class DecoderConfig:
 
 
 def _family(config: Mapping[str, Any]) -> tuple[str, _Family]:
-    model_type = str(config.get("model_type", ""))
+    model_type = kind_of(config)
     family = _FAMILIES.get(model_type)
-    layer_types = config.get("layer_types") or ()
-    if "state_size" in config or "ssm_cfg" in config or "linear_attention" in layer_types:
-        raise ModelBroken(
-            f"{model_type!r} keeps recurrent state, which can't be cut at a token and so not reused"
-        )
+    check_config(config)
     if family is None:
         if config.get("num_experts") or config.get("num_local_experts"):
             raise ModelBroken(f"{model_type!r} is a mixture of experts, which is not supported")
         raise ModelBroken(
             f"architecture {model_type!r} is not known; known: {', '.join(_FAMILIES)}"
         )
-    classes = config.get("architectures") or [family.model_class]
-    if family.model_class not in classes:
-        raise ModelBroken(
-            f"{', '.join(map(str, classes))} is not a text model with a head to draw from"
-        )
+    check_class(config)
     return model_type, family
 
 

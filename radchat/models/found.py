@@ -51,7 +51,8 @@ class Found:
     @property
     def converted_bytes(self) -> int:
         """What it will take once converted, about: 16 bits a weight, or as it is."""
-        if self.kind == "folder" or self.quantisation in ("", "F32", "F16", "BF16"):
+        is_packed = self.kind == "gguf" or self.quantisation == architectures.UNPACKED.upper()
+        if not is_packed or self.quantisation in ("", "F32", "F16", "BF16"):
             return self.bytes
         digit = re.search(r"\d", self.quantisation)
         bits = int(digit.group()) + 0.7 if digit else 16.0  # scales and a few finer tensors

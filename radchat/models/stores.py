@@ -13,7 +13,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from radchat.architectures import check_source, kind_of, quantised
 from radchat.errors import ModelBroken, NotFound
 from radchat.models import ollama
 from radchat.models.found import Found, digest, look_at, stat_state
@@ -241,26 +243,30 @@ def _hub_folder(repo: str, snapshot: Path, weights: list[Path]) -> Found:
         snapshot,
         "folder",
         bytes=size,
-        architecture=str(config.get("model_type") or ""),
-        quantisation=str(config.get("dtype") or config.get("torch_dtype") or ""),
+        architecture=kind_of(config),
+        quantisation=_weights_form(config),
         context_length=context if isinstance(context, int) else None,
         state=digest(snapshot.name),
         problem=_folder_problem(config, weights),
     )
 
 
-def _folder_problem(config: Mapping[str, object], weights: list[Path]) -> str | None:
-    classes = config.get("architectures")
-    names = [str(name) for name in classes] if isinstance(classes, list) else []
-    if not any(name.endswith("ForCausalLM") for name in names):
-        return f"{', '.join(names) or 'what it is'}: no model that continues text"
-    layers = config.get("layer_types")
-    is_linear = isinstance(layers, list) and "linear_attention" in layers
-    if "state_size" in config or "ssm_cfg" in config or is_linear:
-        return "it keeps recurrent state, which can't be cut at a token"
-    if config.get("quantization_config"):
-        return "its weights are quantised in a way radchat does not read"
+def _folder_problem(config: Mapping[str, Any], weights: list[Path]) -> str | None:
+    """What the converter would say of its config.json; and whether all of it is here."""
+    try:
+        check_source(config)
+    except ModelBroken as error:
+        return error.message
     shards = [match for path in weights if (match := _SHARD.fullmatch(path.name))]
     if shards and len(shards) < int(shards[0][1]):
         return f"{len(shards)} of {int(shards[0][1])} files are here"
     return None
+
+
+def _weights_form(config: Mapping[str, Any]) -> str:
+    """As the converter calls it where it unpacks them; else their dtype."""
+    try:
+        form = quantised(config)
+    except ModelBroken:
+        form = None
+    return form.upper() if form else str(config.get("dtype") or config.get("torch_dtype") or "")

@@ -26,12 +26,11 @@ from tests.engine.general_toys import general_config, general_weights
 from tests.engine.running import Running, some_ids
 from tests.fakes import drain, output
 from tests.models.fake_hub import fake_hub
-from tests.models.general_making import CLASSES, files_weights, general_folder
+from tests.models.general_making import CLASSES, files_weights, general_folder, mxfp4_folder
 from tests.models.making import TEMPLATE, VOCAB_SIZE, hf_folder, tokenizer_json
 from tests.models.test_pull import HERE
 
 ABOUT = {"name": "tiny"}
-FP4 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])  # by their three bits; the fourth is the sign
 
 
 def by_transformers(folder: Path, ids: list[int]) -> torch.Tensor:
@@ -89,26 +88,7 @@ def test_llama_shaped_models_keep_to_the_decoder_and_say_so(tmp_path: Path) -> N
 
 
 def test_gpt_oss_in_mxfp4_is_unpacked_to_the_value(tmp_path: Path) -> None:
-    weights = general_folder(
-        tmp_path / "src", "gpt_oss", quantization_config={"quant_method": "mxfp4"}
-    )
-    generator = torch.Generator().manual_seed(1)
-    wanted = {}
-    for name in [n for n in weights if n.endswith(("gate_up_proj", "down_proj"))]:
-        experts, rows, columns = weights.pop(name).shape
-        shape = (experts, columns, rows // 32)
-        blocks = torch.randint(0, 256, (*shape, 16), generator=generator, dtype=torch.uint8)
-        scales = torch.randint(121, 126, shape, generator=generator, dtype=torch.uint8)
-        weights |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
-        nibbles = torch.stack([blocks & 15, blocks >> 4], dim=-1).flatten(-2).long()
-        values = FP4[nibbles & 7] * (1 - 2 * (nibbles >> 3))
-        values = values * torch.exp2(scales.float() - 127).unsqueeze(-1)
-        wanted[name] = values.flatten(-2).transpose(1, 2)
-    save_file(
-        {n: t if t.dtype == torch.uint8 else t.bfloat16() for n, t in weights.items()},
-        tmp_path / "src/model.safetensors",
-        metadata={"format": "pt"},
-    )
+    wanted = mxfp4_folder(tmp_path / "src")
     about = convert(tmp_path / "src", tmp_path / "out", ABOUT)
     assert about["dtype_source"] == "MXFP4"
     found = load_file(tmp_path / "out/model.safetensors")
