@@ -4,11 +4,25 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from radchat.chat.view import progress
 from radchat.client import Client
 from radchat.errors import RadchatError
+
+
+@dataclass
+class Start:
+    """How a chat begins: what the command line said."""
+
+    session: str | None = None
+    is_new: bool = True
+    name: str | None = None
+    at: str | None = None
+    prompt: str = ""
+    ephemeral: bool = False
+    arguments: dict[str, Any] = field(default_factory=dict)  # of every generate call
 
 
 class Opening:

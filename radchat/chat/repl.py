@@ -8,46 +8,30 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from radchat.chat import actions, commands, limits
 from radchat.chat.files import named_files
 from radchat.chat.footer import place, where
 from radchat.chat.host import Host
-from radchat.chat.opening import Opening
+from radchat.chat.opening import Opening, Start
 from radchat.chat.prompt import Prompt
 from radchat.chat.sessions_view import last_line, last_words, opened_line
 from radchat.chat.text import clean, one_line
-from radchat.chat.turn import run_turn
+from radchat.chat.turn import may_pass, run_turn, was_kept
 from radchat.chat.view import DIM, RESET, Answer, View
 from radchat.client import Client
-from radchat.errors import Busy, ContextOverflow, NotFound, RadchatError, Unreachable
+from radchat.errors import ContextOverflow, RadchatError
 from radchat.wire import EventStream
 
 FIRST_LOOK_S = 0.08  # a daemon that is up has opened the session by then: its lines come first
-SETTLE_S = 3.0  # for a cut-off answer to be written down
 # the calls that look from where one stands, and so take the chat's own HEAD
 HEADED = frozenset(
     {"tree", "log", "fork", "switch", "undo", "redo", "branch.list", "context"}
     | {"cache.evict", "cache.why", "cache.pin", "cache.unpin"}
     | {"sessions.export"}
 )
-
-
-@dataclass
-class Start:
-    """How a chat begins: what the command line said."""
-
-    session: str | None = None
-    is_new: bool = True
-    name: str | None = None
-    at: str | None = None
-    prompt: str = ""
-    ephemeral: bool = False
-    arguments: dict[str, Any] = field(default_factory=dict)  # of every generate call
 
 
 class Chat:
@@ -235,7 +219,7 @@ class Chat:
             _, cancelled = run_turn(client, payload, view)
         except (RadchatError, KeyboardInterrupt) as error:
             view.finish()
-            if not self._follow(view.answer) and _may_pass(error):
+            if not self._follow(view.answer) and may_pass(error):
                 self._offer(args)
             raise
         self.host.status("")
@@ -316,22 +300,11 @@ class Chat:
         answer = self._unsure
         if answer is None or not answer.heard:
             return client
-        deadline = time.monotonic() + SETTLE_S
-        asked = {"where": self.host.here()["where"], "session": self.session.get("id"), "n": 1}
-        while True:
-            try:
-                client.call("log", **asked, head=answer.head)
-                break
-            except NotFound:
-                if time.monotonic() > deadline:
-                    self.head = {
-                        "branch": answer.init.get("branch"),
-                        "message": answer.init.get("user"),
-                    }
-                    at = place(self.head["branch"], self.head["message"])
-                    self.host.note(f"nothing of the last answer was kept: going on from {at}")
-                    break
-            time.sleep(0.05)
+        asked = {"where": self.host.here()["where"], "session": self.session.get("id")}
+        if not was_kept(client, asked, answer):
+            self.head = {"branch": answer.init.get("branch"), "message": answer.init.get("user")}
+            at = place(self.head["branch"], self.head["message"])
+            self.host.note(f"nothing of the last answer was kept: going on from {at}")
         self._unsure = None
         return client
 
@@ -373,8 +346,3 @@ class Chat:
             where = self.host.here()["where"]
             with contextlib.suppress(RadchatError):
                 self.opening.client.call("sessions.rm", where=where, sessions=sorted(self._made))
-
-
-def _may_pass(error: BaseException) -> bool:
-    """The same words may be sent again: nothing was wrong with them."""
-    return isinstance(error, (KeyboardInterrupt, Busy, Unreachable, ContextOverflow))

@@ -1,18 +1,20 @@
-"""One turn of a chat: its stream followed, Ctrl+C turned into a cancel."""
+"""One turn of a chat: its stream followed, Ctrl+C turned into a cancel, and what is left of it."""
 
 from __future__ import annotations
 
 import contextlib
 import signal
 import threading
+import time
 from types import FrameType
 from typing import Any, Self
 
 from radchat.chat.view import Answer, View
 from radchat.client import Client
-from radchat.errors import RadchatError
+from radchat.errors import Busy, ContextOverflow, NotFound, RadchatError, Unreachable
 from radchat.wire import EventStream
 
+SETTLE_S = 3.0  # for a cut-off answer to be written down
 LAST_WORDS_S = 0.07  # how long a cancelled answer may take to say how it ended
 
 
@@ -34,6 +36,28 @@ def run_turn(
             if not cancel.is_asked:
                 raise
     return view.answer, cancel.is_asked
+
+
+def was_kept(client: Client, asked: dict[str, Any], answer: Answer) -> bool:
+    """Is an answer that was cut off a message? Waits a little for it to be written down.
+
+    ``asked``: the session, and from where one asks.
+    """
+    deadline = time.monotonic() + SETTLE_S
+    while True:
+        try:
+            client.call("log", **asked, n=1, head=answer.head)
+        except NotFound:
+            if time.monotonic() > deadline:
+                return False
+        else:
+            return True
+        time.sleep(0.05)
+
+
+def may_pass(error: BaseException) -> bool:
+    """The same words may be sent again: nothing was wrong with them."""
+    return isinstance(error, (KeyboardInterrupt, Busy, Unreachable, ContextOverflow))
 
 
 class _Cancel:

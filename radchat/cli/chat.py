@@ -54,7 +54,8 @@ def chat(
     if model:
         arguments["model"] = model
     with keyboard.quiet():  # before the slow imports: what is typed meanwhile waits for the prompt
-        from radchat.chat.repl import Chat, Start
+        from radchat.chat.opening import Start
+        from radchat.chat.repl import Chat
 
         start = Start(
             session=target["session"],
