@@ -253,7 +253,7 @@ class PrefixCache:
         freed.
         """
         freed = self.evict(self.evictable)
-        return freed + self._pins.give_way(self.pinned) if pinned else freed
+        return freed + self._give_way(self.pinned) if pinned else freed
 
     def pin(self, name: str, ids: Ids, namespace: str = "") -> None:
         """Keep what is, or will be, cached of ``ids``. Raises PinsFull."""
@@ -319,7 +319,12 @@ class PrefixCache:
         if num_short > 0:  # a few more at once: neighbours for later, hardly a hit lost
             self.evict(max(num_short, min(16, self.total // 100)))
             if (num_short := num_pages - self.free) > 0:
-                self.given_way += self._pins.give_way(num_short)
+                self._give_way(num_short)
+
+    def _give_way(self, num_pages: int) -> int:
+        freed = self._pins.give_way(num_pages)
+        self.given_way += freed
+        return freed
 
     def _give_back(self, lease: Lease, pages: list[int]) -> None:
         """Release own pages, the first being that of ``own_from``: the tree may hold it still."""

@@ -185,11 +185,15 @@ def test_an_answer_that_outgrows_what_is_beside_the_pins_takes_their_room_only_w
 
 
 def test_a_pinned_path_that_stands_in_its_own_way_does_not_starve() -> None:
-    """Its page is in the tree and so are copies of it: cleared, it takes each page once."""
+    """Its page is in the tree and so are copies of it: cleared, it takes each page once. What was
+    kept of it goes for that, and it is told so.
+    """
     engine = scripted_engine(pool_tokens=64)
     ask(engine, "first", ids(range(14)), 1)
     engine.pin("kept", ids(range(14)))
     events = ask(engine, "whole", ids(range(5), range(70, 128)), 1)
     assert finished(events, "whole").reason is FinishReason.LENGTH
     assert output(events, "whole")
+    given = [event for event in events if isinstance(event, GaveWay)]
+    assert [(event.request_id, event.tokens) for event in given] == [("whole", 16)]
     engine.check_idle()
