@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from radchat.chat.footer import age, count, size
+from radchat.chat.footer import age, count, duration, size
 from radchat.chat.text import one_line
 from radchat.chat.tree_view import TIERS
 from radchat.chat.width import cut, table
@@ -45,7 +44,7 @@ def stats(result: Mapping[str, Any], columns: int | None) -> list[str]:
 
 
 def _pins(result: Mapping[str, Any]) -> list[str]:
-    """`pin       d9f1 of report-q3: 1,180 of 1,211 tokens, for 23h`, and how much of the limit."""
+    """`pin       d9f1 of report-q3: 1,180 of 1,211 tokens, for 1h30m`, and what of the limit."""
     pins = result.get("pins") or ()
     lines = [f"{'pin':<10}{_pin(pin)}" for pin in pins]
     if pins and result.get("pin_limit_tokens") is not None:
@@ -58,7 +57,7 @@ def _pin(pin: Mapping[str, Any]) -> str:
     held = count(pin["held_tokens"])
     held += "" if pin.get("tokens") is None else f" of {count(pin['tokens'])}"
     name = one_line(str(pin.get("name") or pin["session"]))
-    left = age(math.ceil(pin["expires_s"]))
+    left = duration(pin["expires_s"])
     return f"{pin['message'][:4]} of {name}: {held} tokens cached, for {left}"
 
 

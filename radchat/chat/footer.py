@@ -20,6 +20,11 @@ def count(number: int) -> str:
     return f"{number:,}"
 
 
+def counted(number: int, thing: str) -> str:
+    """1 token, 1,180 tokens"""
+    return f"{count(number)} {thing}{'' if number == 1 else 's'}"
+
+
 def short_count(number: int) -> str:
     """812, 1.2k, 131k, 1.0M"""
     if number < 1000:
@@ -55,6 +60,20 @@ def age(value: float | None) -> str:
         if value >= unit:
             return f"{value // unit:.0f}{name}"
     return f"{value:.0f}s" if value < 59.5 else "1m"
+
+
+def duration(value: float) -> str:
+    """45s, 1h30m, 2h, 1d23h: what was asked for, or is left of it, in two units, to the nearest."""
+    step = 1
+    if value >= _HOUR - 0.5:  # a day less a moment is a day
+        step = _MINUTE if value < _DAY - _MINUTE / 2 else _HOUR
+    left = round(value / step) * step
+    parts = []
+    for unit, name in ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "m"), (1, "s")):
+        number, left = divmod(left, unit)
+        if number:
+            parts.append(f"{number}{name}")
+    return "".join(parts) or "0s"
 
 
 def size(num_bytes: int) -> str:
@@ -125,7 +144,7 @@ def footer(
         "context": _context(context),
         "cached": _cached(usage, saved_s),
         "first token": "" if first is None else f"first token {latency(first)}",
-        "thought": f"thought {count(thought)} tokens" if thought else "",
+        "thought": f"thought {counted(thought, 'token')}" if thought else "",
         "speed": "" if speed is None else rate(speed),
     }
     line = SEPARATOR.join(part for part in parts.values() if part)

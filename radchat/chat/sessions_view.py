@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from typing import Any
 
-from radchat.chat.footer import SEPARATOR, count, place, where
+from radchat.chat.footer import SEPARATOR, count, counted, place, where
 from radchat.chat.text import one_line
 from radchat.chat.width import ELLIPSIS, cut, first_line, pad, table, width
 
@@ -30,7 +30,7 @@ def day_of(used: float, now: float | None = None) -> str:
 
 
 def messages(number: int) -> str:
-    return f"{count(number)} message{'' if number == 1 else 's'}"
+    return counted(number, "message")
 
 
 def last_line(last: dict[str, Any]) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
-from radchat.chat.footer import count, footer
+from radchat.chat.footer import counted, footer
 from radchat.chat.text import Cleaner, clean, one_line
 from radchat.protocol import Event
 
@@ -154,7 +154,7 @@ class View:
         for branch in self.answer.branches:
             if branch.get("finish_reason") == "length":
                 tokens = (branch.get("usage") or {}).get("output_tokens")
-                after = f" after {count(tokens)} tokens" if tokens is not None else ""
+                after = f" after {counted(tokens, 'token')}" if tokens is not None else ""
                 on = "the context is full" if is_full else f"{self.continues} goes on with it"
                 self.note(f"cut off{after}: {on}")
         if self.shows_footer and self.answer.branches:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from radchat.chat.footer import age, size
+from radchat.chat.footer import duration, size
 from radchat.chat.text import one_line
 from radchat.cli.choose_model import pull_with_progress, suggestion_lines
 from radchat.cli.common import Cli, of, table
@@ -221,7 +221,7 @@ def _until(one: dict[str, Any]) -> str:
     left = one["until_s"]
     if left is None:
         return "for ever"
-    return "now" if left < 1 else f"in {age(left)}"
+    return "now" if left < 1 else f"in {duration(left)}"
 
 
 @models_app.command("load")

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from radchat.chat.footer import count, place
+from radchat.chat.footer import count, counted, place
 from radchat.chat.history_file import forget
 from radchat.chat.sessions_view import LISTED, listing
 from radchat.chat.text import one_line
@@ -117,7 +117,7 @@ def rm(
         return
     for gone in result["removed"]:
         name = one_line(str(gone.get("name") or gone["id"]))
-        cli.note(f"deleted {name}, {count(gone['messages'])} messages")
+        cli.note(f"deleted {name}, {counted(gone['messages'], 'message')}")
 
 
 sessions_app.command("search")(sessions_kept.search)

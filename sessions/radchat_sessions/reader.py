@@ -166,7 +166,8 @@ class Reader:
         """
         asked = [m for m in self.path(message_id) if m.role == "user"]
         if turns > len(asked):
-            raise NotFound(f"only {len(asked)} turns back from here, not {turns}")
+            num = f"{len(asked)} turn{'' if len(asked) == 1 else 's'}"
+            raise NotFound(f"only {num} back from here, not {turns}")
         return message_id if turns == 0 else asked[-turns].parent
 
     # -- names -------------------------------------------------------------------------------------

@@ -83,7 +83,8 @@ def spoken(parts: Sequence[Record]) -> str:
 def _markdown(document: Mapping[str, Json], *, every: bool) -> Iterator[str]:
     session = document["session"]
     day = datetime.fromtimestamp(session["created"]).astimezone().date().isoformat()
-    about = [day, session["model"], f"{len(document['messages'])} messages"]
+    num = len(document["messages"])
+    about = [day, session["model"], f"{num} message{'' if num == 1 else 's'}"]
     yield from (f"# {session['name']}", "", " · ".join(word for word in about if word), "")
     if not every:
         for record in _path(document, _head(document)):

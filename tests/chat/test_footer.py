@@ -63,6 +63,12 @@ def test_a_branch_name_cannot_drive_the_terminal() -> None:
     assert line.startswith("a\\x1b[2Jb c@d9f1")
 
 
+def test_one_thing_is_no_plural() -> None:
+    assert [footer.counted(number, "token") for number in (0, 1, 1180)] == [
+        "0 tokens", "1 token", "1,180 tokens",
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("number", "text"),
     [(0, "0"), (999, "999"), (1000, "1.0k"), (1229, "1.2k"), (8192, "8.2k"), (99_949, "99.9k"),
@@ -79,6 +85,16 @@ def test_short_counts(number: int, text: str) -> None:
 )  # fmt: skip
 def test_ages(value: float | None, text: str) -> None:
     assert footer.age(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.2, "0s"), (1, "1s"), (59.7, "1m"), (90, "1m30s"), (3599, "59m59s"), (3599.8, "1h"),
+     (5400, "1h30m"), (5398.7, "1h30m"), (7200, "2h"), (47 * 3600, "1d23h"), (85500, "23h45m"),
+     (86399.5, "1d"), (86400, "1d"), (366 * 86400, "366d")],
+)  # fmt: skip
+def test_a_duration_that_was_given_is_not_made_shorter(value: float, text: str) -> None:
+    assert footer.duration(value) == text
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def test_an_open_chat_says_it_wherever_it_goes(home: Home) -> None:
         says(f"/sessions {name}", line)
         says("/why", "reuse ended at token 0")
         says("/cache ls", "nothing is cached")
-        says("/pin HEAD 90m", "tokens cached, for 1h; pins take")
+        says("/pin HEAD 90m", "tokens cached, for 1h30m; pins take")
         says("/cache", "of at most 1,024 tokens")
         says("/cache unpin", "is not pinned any more")
         says("/cache unpin", "nothing is pinned here")

@@ -102,7 +102,7 @@ def test_undo_deletes_nothing(talk: Talk) -> None:
 
 def test_undo_of_more_turns_than_there_are_says_how_many(talk: Talk) -> None:
     talk.turn("one", "1")
-    with pytest.raises(NotFound, match="only 1 turns back"):
+    with pytest.raises(NotFound, match="only 1 turn back from here, not 2"):
         talk.store.undo(talk.id, 2)
     with pytest.raises(Refused):
         talk.store.undo(talk.id, 0)
@@ -332,7 +332,7 @@ def test_undo_after_a_compaction_goes_back_to_where_it_was_and_redo_returns(talk
     assert store.undo(talk.id) == Head(talk.id, "main", before, "main")
     assert store.branch(talk.id, "compact").message == after
     assert store.redo(talk.id) == Head(talk.id, "compact", after, "compact")
-    with pytest.raises(NotFound, match="only 1 turns"):  # two turns are two turns of this path
+    with pytest.raises(NotFound, match="only 1 turn back"):  # two turns are two turns of this path
         store.undo(talk.id, 2)
 
 
