@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +19,7 @@ import pexpect
 import pyte
 
 ROOT = Path(__file__).resolve().parents[2]
+HANGS_UP_S = 1.0  # for a program to end by itself when its terminal goes
 _ASKS_CURSOR = b"\x1b[6n"
 
 
@@ -168,4 +170,18 @@ class Terminal:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        self.child.close(force=True)
+        """Hang up; a program that does not go is killed and waited for, however long it takes:
+        pexpect gives up 0.1 s after SIGKILL, which a busy machine needs more than.
+        """
+        pty = self.child.ptyproc
+        if not pty.closed:
+            pty.fileobj.close()
+            pty.delayafterclose, pty.flag_eof = 0.0, False  # else ``isalive`` waits for ever
+            deadline = time.monotonic() + HANGS_UP_S
+            while pty.isalive():
+                if time.monotonic() > deadline:
+                    pty.kill(signal.SIGKILL)
+                    pty.wait()
+                    break
+                time.sleep(0.01)
+        self.child.close()
