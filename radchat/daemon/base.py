@@ -115,6 +115,10 @@ class Base:
             own = None
         return own or self._engines.loaded
 
+    async def _stats(self, loaded: Loaded | None) -> dict[str, Any] | None:
+        """An engine's numbers between two steps; None without one."""
+        return None if loaded is None else await self._worker.call(loaded.engine.stats)
+
     async def _snapshot(self, loaded: Loaded | None) -> Snapshot | None:
         """What an engine's cache holds now; None without one."""
         if loaded is None:

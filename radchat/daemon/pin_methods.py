@@ -65,7 +65,7 @@ class PinMethods(RefMethods):
             raise
         self._pins.add(entry)
         (row,) = [row for row in await self._pin_rows(loaded) if _is(row, entry)]
-        return {**row, **self._pin_totals(loaded)}
+        return {**row, **await self._pin_totals(loaded)}
 
     async def cache_unpin(
         self,
@@ -91,7 +91,8 @@ class PinMethods(RefMethods):
         """Every pin: whose, how much of it this engine has cached, and how long it holds."""
         held = {}
         if loaded is not None:
-            views = await self._worker.call(loaded.engine.cache.pins)
+            engine = loaded.engine
+            views = await self._worker.call(lambda: engine.cache.pins())
             held = {view.name: view for view in views}
 
         def work() -> list[dict[str, Any]]:
@@ -118,16 +119,20 @@ class PinMethods(RefMethods):
         entries = list(self._pins)
         return await self._desk.run(work)
 
-    def _pin_totals(self, loaded: Loaded | None) -> dict[str, Any]:
+    async def _pin_totals(self, loaded: Loaded | None) -> dict[str, Any]:
         """What pinned paths hold when all of them is cached, and may hold, in tokens."""
         if loaded is None:
             return {"pin_tokens": None, "pin_limit_tokens": None}
-        cache = loaded.engine.cache
-        size = cache.page_size
-        return {
-            "pin_tokens": cache.pins_want * size,
-            "pin_limit_tokens": cache.pin_limit * size,
-        }
+
+        def count() -> dict[str, Any]:
+            cache = loaded.engine.cache
+            size = cache.page_size
+            return {
+                "pin_tokens": cache.pins_want * size,
+                "pin_limit_tokens": cache.pin_limit * size,
+            }
+
+        return await self._worker.call(count)
 
     # -- their life ------------------------------------------------------------------------------
 

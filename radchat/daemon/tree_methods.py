@@ -38,7 +38,7 @@ class TreeMethods(ExchangeMethods):
         at_least(1, depth=depth)
         loaded = await self._engine_of(lambda: self._tree_root(where, session, ref, head)[:2])
         snapshot = await self._snapshot(loaded) if show_cache or lru else None
-        tiers = views.tiers_json(None if loaded is None else loaded.engine.stats())
+        tiers = views.tiers_json(await self._stats(loaded))
         pins = list(self._pins)
 
         def look() -> dict[str, Any]:

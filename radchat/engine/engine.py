@@ -195,7 +195,11 @@ class Engine:
         return self._runner.rows_run
 
     def stats(self) -> dict[str, Any]:
-        """Numbers for `cache stats` and `daemon status`; JSON values."""
+        """Numbers for `cache stats` and `daemon status`; JSON values.
+
+        Reads counters only, so it may be asked from any thread, as `daemon status` does, which does
+        not wait for a step; in the midst of one the counts need not add up.
+        """
         cache, meters, size = self.cache, self._meters, self.cache.page_size
         pages = {
             "total": cache.total,
