@@ -92,8 +92,7 @@ class PinMethods(RefMethods):
         held = {}
         if loaded is not None:
             engine = loaded.engine
-            views = await self._worker.call(lambda: engine.cache.pins())
-            held = {view.name: view for view in views}
+            held = await self._worker.call(lambda: {pin.name: pin for pin in engine.cache.pins()})
 
         def work() -> list[dict[str, Any]]:
             rows = []
