@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from radchat.daemon.base import at_least
@@ -24,15 +25,13 @@ class KeepingMethods(SessionMethods):
         only_sessions: bool = False,
     ) -> dict[str, Any]:
         """Messages with every word of ``query``, best first, from all sessions or from one;
-        ``only_sessions``: the sessions that show such messages.
+        ``only_sessions``: those of them that show such messages.
         """
         at_least(1, limit=limit)
         if not words_of(query):
             raise InvalidInput("there is no word to search for", field="query")
 
         def work() -> dict[str, Any]:
-            if only_sessions:
-                return self._sessions_with(query, limit)
             stores: list[tuple[Store, str | None]] = [
                 (self._desk.stored, None),
                 (self._desk.ephemeral, None),
@@ -40,6 +39,8 @@ class KeepingMethods(SessionMethods):
             if session is not None:
                 store, place = self._place({"terminal": None, "folder": "/"}, session, None)
                 stores = [(store, place.session.id)]
+            if only_sessions:
+                return _sessions_with(query, stores, limit)
             found = [
                 (hit, store) for store, one in stores for hit in store.search(query, one, limit + 1)
             ]
@@ -51,23 +52,6 @@ class KeepingMethods(SessionMethods):
             }
 
         return await self._desk.run(work)
-
-    def _sessions_with(self, query: str, limit: int) -> dict[str, Any]:
-        found = [
-            (each, store)
-            for store in (self._desk.stored, self._desk.ephemeral)
-            for each in store.sessions_with(query, limit + 1)
-        ]
-        found.sort(key=lambda each: each[0].rank)
-        rows = [
-            {
-                "id": each.session,
-                "name": store.session(each.session).name,
-                "matches": each.matches,
-            }
-            for each, store in found[:limit]
-        ]
-        return {"query": query, "sessions": rows, "more": len(found) > limit}
 
     async def sessions_prune(
         self,
@@ -131,6 +115,26 @@ class KeepingMethods(SessionMethods):
             return {"ok": not rows, "messages": checked, "problems": rows}
 
         return await self._desk.run(work)
+
+
+def _sessions_with(
+    query: str, stores: Sequence[tuple[Store, str | None]], limit: int
+) -> dict[str, Any]:
+    found = [
+        (each, store)
+        for store, one in stores
+        for each in store.sessions_with(query, one, limit + 1)
+    ]
+    found.sort(key=lambda each: each[0].rank)
+    rows = [
+        {
+            "id": each.session,
+            "name": store.session(each.session).name,
+            "matches": each.matches,
+        }
+        for each, store in found[:limit]
+    ]
+    return {"query": query, "sessions": rows, "more": len(found) > limit}
 
 
 def _hits_json(found: list[tuple[Hit, Store]]) -> list[dict[str, Any]]:

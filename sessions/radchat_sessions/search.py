@@ -57,8 +57,8 @@ def _snippet(db: Database, query: str, seq: int) -> str:
     return "" if row is None else str(row["s"])
 
 
-def sessions_with(db: Database, asked: str, limit: int) -> list[Found]:
-    """Sessions that show such messages, and how many; the one with the best first."""
+def sessions_with(db: Database, asked: str, session_id: str | None, limit: int) -> list[Found]:
+    """Sessions that show such messages (or the one), and how many; the one with the best first."""
     query = words.query(asked)
     if not query:
         return []
@@ -66,8 +66,9 @@ def sessions_with(db: Database, asked: str, limit: int) -> list[Found]:
         f"{SHOWN_BY_ALL} SELECT r.session, count(*) AS n, min(h.rank) AS best FROM reach r "
         "JOIN messages m ON m.id = r.id JOIN (SELECT rowid, rank FROM message_text "
         "WHERE message_text MATCH ?1) h ON h.rowid = m.seq "
-        "GROUP BY r.session ORDER BY best, r.session LIMIT ?2",
+        "WHERE ?2 IS NULL OR r.session = ?2 GROUP BY r.session ORDER BY best, r.session LIMIT ?3",
         query,
+        session_id,
         limit,
     )
     return [Found(row["session"], row["n"], row["best"]) for row in rows]

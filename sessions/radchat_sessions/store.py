@@ -184,9 +184,11 @@ class Store(Exchange):
         """Messages with every word of ``asked`` (words.py), best first."""
         return search(self._db, asked, session_id, limit)
 
-    def sessions_with(self, asked: str, limit: int = 20) -> list[Found]:
+    def sessions_with(
+        self, asked: str, session_id: str | None = None, limit: int = 20
+    ) -> list[Found]:
         """Sessions that show such messages."""
-        return sessions_with(self._db, asked, limit)
+        return sessions_with(self._db, asked, session_id, limit)
 
     # -- health ------------------------------------------------------------------------------------
 

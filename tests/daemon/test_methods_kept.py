@@ -30,6 +30,23 @@ def test_a_search_tells_where_it_was_said(daemon: Daemon) -> None:
     assert [(s["id"], s["matches"]) for s in found["sessions"]] == [(answer["session"], 1)]
 
 
+def test_the_names_of_a_search_in_one_session_are_of_that_session(daemon: Daemon) -> None:
+    word = f"medlar{daemon.where['terminal']}"
+    one, other = daemon.new(word), daemon.new(word)
+    hidden = daemon.new(word, ephemeral=True)
+
+    def names(session: str | None) -> set[str]:
+        found = daemon("sessions.search", query=word, session=session, only_sessions=True)
+        return {each["id"] for each in found["sessions"]}
+
+    assert names(None) == {one["session"], other["session"], hidden["session"]}
+    for session in names(None):
+        assert names(session) == {session}
+    assert names(daemon.new("no such word")["session"]) == set()
+    with pytest.raises(NotFound):
+        names("nowhere")
+
+
 def test_a_search_says_when_there_is_more(daemon: Daemon) -> None:
     word = f"plum{daemon.where['terminal']}"
     for _ in range(3):
