@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, BinaryIO, Final
 
 import typer
 
 from radchat.chat.exporting import FORMATS, format_of, write
-from radchat.chat.files import decode
+from radchat.chat.files import MAX_BYTES, decode
 from radchat.chat.footer import count
 from radchat.chat.sessions_view import messages
 from radchat.chat.text import clean, one_line
 from radchat.cli import common
-from radchat.errors import UsageError
+from radchat.errors import InvalidInput, UsageError
 
-STDIO = "-"
+STDIO: Final = "-"
+_OWN: Final = ("/dev/fd/", "/dev/std", "/proc/self/")  # these name another thing in each process
 
 
 def export(
@@ -66,11 +68,11 @@ def import_(
     Ours (json, jsonl), OpenAI messages, or the logs.db of llm: all of them, or none.
     """
     cli = common.of(ctx)
-    given = [_stdin() if file == STDIO else _file(file) for file in files]
     if files.count(STDIO) > 1:
         raise UsageError("stdin can be read once: give one -")
+    read = [given(file) for file in files]
     where = cli.here()["where"]
-    result = cli.client.call("sessions.import", where=where, files=given)
+    result = cli.client.call("sessions.import", where=where, files=read)
     if cli.json:
         cli.data(result)
         return
@@ -84,10 +86,37 @@ def import_(
         cli.note("go on: radchat chat -c")
 
 
-def _file(name: str) -> dict[str, Any]:
+def given(name: str) -> dict[str, Any]:
+    """A regular file by its path, for the daemon to read; what only this process can read (a pipe,
+    ``<(command)``, ``/dev/stdin``) by its text. A folder, or nothing, is the daemon's to refuse.
+    """
+    if name == STDIO:
+        return {"name": "stdin", "text": _text(sys.stdin.buffer, "stdin")}
     path = Path(name).expanduser()
+    if _is_here_only(path):
+        try:
+            with path.open("rb") as file:
+                return {"name": path.name, "text": _text(file, name)}
+        except OSError as error:
+            raise InvalidInput(f"cannot read {name}: {error.strerror or error}") from error
     return {"name": path.name, "path": os.path.abspath(path)}  # noqa: PTH100 - no link is followed
 
 
-def _stdin() -> dict[str, Any]:
-    return {"name": "stdin", "text": decode(sys.stdin.buffer.read(), "stdin")}
+def _is_here_only(path: Path) -> bool:
+    """Not a file or folder that has this name for every process."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return False
+    if str(os.path.abspath(path)).startswith(_OWN):  # noqa: PTH100 - a link to what is open here
+        return not stat.S_ISDIR(mode)
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+
+
+def _text(file: BinaryIO, name: str) -> str:
+    data = file.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise InvalidInput(
+            f"{name} is longer than {MAX_BYTES // 2**20} MiB: write it to a file and import that"
+        )
+    return decode(data, name)

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import threading
 from pathlib import Path
 
+import pytest
+
+from radchat.chat.files import MAX_BYTES
+from radchat.cli.sessions_exchange import given
+from radchat.errors import InvalidInput
 from tests.e2e.conftest import EXACT, Homes
 from tests.e2e.homes import Home, Shell, until
 from tests.e2e.tiny_models import converted
@@ -74,6 +81,32 @@ def test_a_session_goes_from_one_home_into_another_with_its_ids(shell: Shell, ho
     there("prune", "-y")
     assert len(there.tree()["messages"]) == 6
     assert len(shell.tree()["messages"]) == 7
+
+
+TALK = '[{"role": "user", "content": "hello"}]'
+
+
+def test_an_import_reads_pipes_itself_and_the_daemon_reads_files(
+    shell: Shell, tmp_path: Path
+) -> None:
+    """``import <(command)`` and ``/dev/stdin`` name what only the command has open."""
+    pipe, file = tmp_path / "pipe.json", tmp_path / "file.json"
+    os.mkfifo(pipe)
+    file.write_text(TALK)
+    writing = threading.Thread(target=pipe.write_text, args=(TALK,), daemon=True)
+    writing.start()
+    names = [str(pipe), "/dev/stdin", str(file)]
+    rows = shell.json("sessions", "import", *names, stdin=TALK)["sessions"]
+    writing.join(30)
+    assert [row["file"] for row in rows] == ["pipe.json", "stdin", "file.json"]
+    assert "cannot read" in shell("sessions", "import", str(tmp_path / "none"), code=42).err
+
+
+def test_an_import_of_an_endless_pipe_ends(tmp_path: Path) -> None:
+    with (tmp_path / "long").open("w+b") as file:
+        file.truncate(MAX_BYTES + 1)
+        with pytest.raises(InvalidInput, match="longer than 32 MiB: write it to a file"):
+            given(f"/dev/fd/{file.fileno()}")
 
 
 def traces(folder: Path, needles: list[bytes]) -> list[str]:
