@@ -83,8 +83,9 @@ class Exchange(Removal):
             assert row is not None
             record = {name: row[name] for name in _PLAIN}
             record["parts"] = json.loads(row["parts"])
-            if row["extra"] != "{}":
-                record["extra"] = json.loads(row["extra"])
+            extra = _extra(json.loads(row["extra"]), inside)
+            if extra:
+                record["extra"] = extra
             told = {name: row[name] for name in _ANSWER if row[name]}
             told |= {name: json.loads(row[name]) for name in _ANSWER_JSON if row[name]}
             if row["seed"] is not None:
@@ -297,6 +298,14 @@ class Exchange(Removal):
         if not draft.heads:
             self._new_branch(session_id, "main", None)
         return Imported(session_id, len(ids), renewed=False)
+
+
+def _extra(extra: dict[str, Json], inside: set[str]) -> dict[str, Json]:
+    """Without the place that a compaction led away from, where that stays here."""
+    came = extra.get("compacted")
+    if came is None or came["message"] in inside:
+        return extra
+    return {name: value for name, value in extra.items() if name != "compacted"}
 
 
 def _clock_of(created: float) -> str:

@@ -7,6 +7,7 @@ the ``logs.db`` of simonw/llm. One bad line refuses the file: nobody wants half 
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -76,9 +77,16 @@ def _values(text: str) -> tuple[list[Json], bool]:
 
 def _loads(text: str) -> Json:
     try:
-        return json.loads(text, parse_constant=_refuse)
+        return json.loads(text, parse_constant=_refuse, parse_float=_float)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
+
+
+def _float(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):  # JSON has no word for it: it could not be written again
+        raise ValueError("a number is too large")
+    return number
 
 
 def _refuse(name: str) -> NoReturn:

@@ -1,25 +1,19 @@
 """A document of ours, read with distrust: whatever it says, only a sound one becomes a session.
 
-Nothing of it is believed: shapes, references, the order of things and every digest are checked
-before the store sees it. The words of an error name the place, never what stands there.
+Nothing of it is believed: references, the order of things, every digest, and the type of all that
+is read back later (shapes.py) are checked before the store sees it. The words of an error name the
+place, never what stands there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
+from radchat_sessions import shapes
 from radchat_sessions.content import Json, clean, digest, pack_ids
 from radchat_sessions.errors import Unreadable
-from radchat_sessions.messages import ROLES
-
-_MAX_ID: Final = 2**32
-_MAX_NUMBER: Final = 2**53  # beyond it a float is no longer the integer that was written
-_REASONS = ("stop", "length", "abort", "error")
-_KINDS = ("label", "score")  # a pin is of the cache it was set in
-_HEX: Final = frozenset("0123456789abcdef")
-Check = Callable[[Any], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +60,7 @@ class Document:
 
 def read(value: Json, records: Sequence[Json]) -> Document:
     """A header and the records of its messages. Raises Unreadable."""
-    header = _object(value, "the header")
+    header = shapes.an_object(value, "the header")
     if header.get("version") != 1:
         raise Unreadable("it was written by a newer radchat: this one reads version 1")
     messages = [_message(record, number) for number, record in enumerate(records, 1)]
@@ -75,8 +69,8 @@ def read(value: Json, records: Sequence[Json]) -> Document:
         key=lambda prompt: prompt["order"],
     )
     document = Document(
-        _session(header.get("session")),
-        _fields(header.get("head"), "head", {"branch": _maybe(_text), "message": _maybe(_id)}),
+        shapes.fields(header.get("session"), "the session", shapes.SESSION),
+        shapes.fields(header.get("head"), "head", shapes.HEAD),
         _branches(header.get("branches")),
         _labels(header.get("labels")),
         messages,
@@ -88,126 +82,28 @@ def read(value: Json, records: Sequence[Json]) -> Document:
     return document
 
 
-# -- shapes ----------------------------------------------------------------------------------------
-
-
-def _text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _id(value: Any) -> bool:
-    return isinstance(value, str) and len(value) == 32 and set(value) <= _HEX
-
-
-def _number(value: Any) -> bool:
-    return type(value) in (int, float) and abs(value) < _MAX_NUMBER
-
-
-def _count(value: Any) -> bool:
-    return type(value) is int and 0 <= value < _MAX_ID
-
-
-def _bool(value: Any) -> bool:
-    return isinstance(value, bool)
-
-
-def _dict(value: Any) -> bool:
-    return isinstance(value, dict)
-
-
-def _any(_: Any) -> bool:
-    return True
-
-
-def _ids(value: Any) -> bool:
-    return isinstance(value, list) and all(map(_count, value))
-
-
-def _parts(value: Any) -> bool:
-    return isinstance(value, list) and all(
-        isinstance(part, dict) and isinstance(part.get("type"), str) for part in value
-    )
-
-
-def _shares(value: Any) -> bool:
-    return isinstance(value, list) and all(
-        isinstance(each, list) and len(each) == 3 and _id(each[0]) and _ids(each[1:])
-        for each in value
-    )
-
-
-def _maybe(check: Check) -> Check:
-    return lambda value: value is None or check(value)
-
-
-def _one_of(*values: str) -> Check:
-    return lambda value: value in values
-
-
-_SESSION: Mapping[str, Check] = {
-    "id": _id, "name": _text, "named": _bool, "model": _maybe(_text), "folder": _maybe(_text),
-    "settings": _dict, "clock": _text, "created": _number, "used": _number,
-}  # fmt: skip
-_MESSAGE: Mapping[str, Check] = {
-    "id": _id, "parent": _maybe(_id), "role": _one_of(*ROLES), "parts": _parts, "created": _number,
-    "digest": _text,
-}  # fmt: skip
-_MAY_HAVE: Mapping[str, Check] = {
-    "extra": _dict, "prompt": _id, "out": _ids, "model": _text, "dtype": _text, "sampling": _dict,
-    "seed": lambda v: type(v) is int, "choice": _count, "usage": _dict, "timing": _dict,
-    "finish_reason": _one_of(*_REASONS), "stopped": _bool, "holds": _text,
-    "prompts": lambda v: isinstance(v, list),
-}  # fmt: skip
-_PROMPT: Mapping[str, Check] = {
-    "id": _id, "base_message": _maybe(_id), "base_prompt": _maybe(_id), "kept": _count,
-    "tail": _ids, "tokenizer": _text, "settings": _text, "points": _any, "extra": _dict,
-    "created": _number, "shares": _shares, "order": _count,
-}  # fmt: skip
-
-
-def _object(value: Any, where: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise Unreadable(f"{where} is not an object")
-    return value
-
-
-def _fields(
-    value: Any, where: str, wanted: Mapping[str, Check], may: Mapping[str, Check] | None = None
-) -> dict[str, Any]:
-    """What is wanted and what may be there, and nothing else; every text of it made whole."""
-    given = _object(value, where)
-    may = may or {}
-    for name in wanted:
-        if name not in given:
-            raise Unreadable(f"{where} has no {name}")
-    for name, item in given.items():
-        check = wanted.get(name) or may.get(name)
-        if check is None:
-            raise Unreadable(f"{where} has a field that is not known here")
-        if not check(item):
-            raise Unreadable(f"{name} of {where} is not what it should be")
-    return dict(clean(given))
-
-
-def _session(value: Any) -> dict[str, Any]:
-    return _fields(value, "the session", _SESSION)
+# -- records ---------------------------------------------------------------------------------------
 
 
 def _message(value: Any, number: int) -> dict[str, Any]:
     where = f"message {number}"
-    record = _fields(value, where, _MESSAGE, _MAY_HAVE)
+    record = shapes.fields(value, where, shapes.MESSAGE, shapes.MESSAGE_MAY)
     if ("prompt" in record) != ("out" in record):
         raise Unreadable(f"{where} has ids without a prompt, or a prompt without ids")
+    if "out" in record and record["role"] != "assistant":
+        raise Unreadable(f"{where} has ids and is no answer")
+    if record.get("stopped") and not record.get("out"):
+        raise Unreadable(f"{where} ends with a stop id and has no ids")
     prompts = [
-        {**_fields(p, f"a prompt of {where}", _PROMPT), "message": record["id"]}
+        {**shapes.fields(p, f"a prompt of {where}", shapes.PROMPT), "message": record["id"]}
         for p in record.get("prompts", ())
     ]
     return {**record, "prompts": prompts}
 
 
 def _branches(value: Any) -> dict[str, str | None]:
-    branches = _object(value, "branches")
-    if not all(map(_maybe(_id), branches.values())):
+    branches = shapes.an_object(value, "branches")
+    if not all(map(shapes.maybe(shapes.is_id), branches.values())):
         raise Unreadable("a branch does not name a message")
     return dict(clean(branches))
 
@@ -215,8 +111,7 @@ def _branches(value: Any) -> dict[str, str | None]:
 def _labels(value: Any) -> list[dict[str, Any]]:
     if not isinstance(value, list):
         raise Unreadable("labels is not a list")
-    wanted = {"message": _id, "kind": _one_of(*_KINDS), "value": _text}
-    return [_fields(each, f"label {n}", wanted) for n, each in enumerate(value, 1)]
+    return [shapes.fields(each, f"label {n}", shapes.LABEL) for n, each in enumerate(value, 1)]
 
 
 # -- what holds it together ------------------------------------------------------------------------
@@ -259,6 +154,10 @@ def _check_prompts(document: Document) -> None:
         if prompt["kept"] > available:
             raise Unreadable(f"{where} keeps more ids than there are")
         lengths[prompt["id"]] = prompt["kept"] + len(prompt["tail"])
+        if not lengths[prompt["id"]]:
+            raise Unreadable(f"{where} has no ids")
+        if prompt["points"][-1][2] > lengths[prompt["id"]]:
+            raise Unreadable(f"points of {where} lie outside it")
         _check_shares(prompt, lengths[prompt["id"]], messages, where)
     ends = {prompt["id"]: prompt["message"] for prompt in document.prompts}
     for number, record in enumerate(document.messages, 1):
@@ -284,6 +183,10 @@ def _check_names(document: Document) -> None:
     ends += [label["message"] for label in document.labels]
     if any(end is not None and end not in known for end in ends):
         raise Unreadable("a branch, label or HEAD names a message that is not there")
+    for number, record in enumerate(document.messages, 1):
+        came = record.get("extra", {}).get("compacted")
+        if came is not None and came["message"] not in known:
+            raise Unreadable(f"extra of message {number} names a message that is not there")
     branch, message = document.head["branch"], document.head["message"]
     if branch is not None and (branch not in document.branches or message is not None):
         raise Unreadable("HEAD is on a branch that is not there")

@@ -102,6 +102,7 @@ class Talk:
             settings="plain",
             base_message=base,
             kept=kept,
+            points=[[kept + len(tail), "digest", kept + len(tail)]],
             shares=shares,
         )
 

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from radchat_sessions import imports
+from radchat_sessions.content import digest, pack_ids
 from radchat_sessions.errors import Unreadable
 from radchat_sessions.messages import NewAnswer, NewMessage
 from radchat_sessions.rendering import closed, render
@@ -68,7 +69,7 @@ def live(store: Store, steps: list[tuple[str, Any, Any]]) -> str:
             store.append(talk.id, parent=talk.head, new=new, branch=branch)
         elif what == "session" and messages:  # what it shares with its parent is in its document
             at = messages[one % len(messages)].id
-            talk = Talk(store, store.create_session(clock="c", fork_of=(talk.id, at)))
+            talk = Talk(store, store.create_session(clock="2026-01-02", fork_of=(talk.id, at)))
     return talk.id
 
 
@@ -144,6 +145,22 @@ def test_a_path_of_any_session_stands_alone(steps: list[tuple[str, Any, Any]], a
         assert other.verify() == []
 
 
+def test_the_path_of_a_compaction_does_not_lead_back_to_what_stays(
+    talk: Talk, store: Store
+) -> None:
+    old = talk.turn("one", "1")
+    came = {"compacted": {"branch": "main", "message": old.id}}
+    short_answer = NewMessage("assistant", ({"type": "text", "text": "1"},), extra=came)
+    new = [NewMessage.of("user", "in short?"), short_answer]
+    store.append(talk.id, parent=None, new=new, branch="short")
+    short = store.branch(talk.id, "short").message
+    whole, alone = store.export(talk.id), store.export(talk.id, short)
+    assert [m["extra"] for m in whole["messages"] if "extra" in m] == [came]
+    assert [m.get("extra") for m in alone["messages"]] == [None, None]
+    (taken,) = store.take_in(read(render(alone, "json")))  # beside the one it came from
+    assert store.undo(taken.session).message is None
+
+
 def test_a_running_answer_is_not_in_the_document(talk: Talk, store: Store) -> None:
     talk.turn("one", "1")
     begun = talk.begin("two", answers=[NewAnswer("main")])
@@ -202,6 +219,16 @@ def prompt_of(document: dict[str, Any], number: int) -> dict[str, Any]:
     return dict.__getitem__({"p": prompts[number]}, "p")
 
 
+def redone(document: dict[str, Any], number: int, **change: Any) -> None:
+    """A message changed by somebody who knows how digests are made."""
+    document["messages"][number].update(change)
+    digests: dict[str | None, str | None] = {None: None}
+    for record in document["messages"]:
+        ids = pack_ids(record["out"]) if "out" in record else None
+        record["digest"] = digest(digests[record["parent"]], record["role"], record["parts"], ids)
+        digests[record["id"]] = record["digest"]
+
+
 BAD: dict[str, Callable[[dict[str, Any]], object]] = {
     "a changed word": lambda d: d["messages"][0]["parts"][0].update(text="other"),
     "a changed id": lambda d: d["messages"][1]["out"].__setitem__(0, 7),
@@ -242,6 +269,29 @@ BAD: dict[str, Callable[[dict[str, Any]], object]] = {
     "a label of a kind from nowhere": lambda d: d["labels"].append(
         {"message": d["messages"][0]["id"], "kind": "crown", "value": "x"}
     ),
+    "a clock that tells no time": lambda d: d["session"].update(clock="yesterday"),
+    "a session used beyond the calendar": lambda d: d["session"].update(used=10**15),
+    "points that are none": lambda d: prompt_of(d, 0).update(points="garbage"),
+    "no points": lambda d: prompt_of(d, 0).update(points=[]),
+    "a point of two": lambda d: prompt_of(d, 0).update(points=[[0, "x"]]),
+    "points in no order": lambda d: prompt_of(d, 0).update(points=[[2, "x", 2], [1, "x", 1]]),
+    "a point outside": lambda d: prompt_of(d, 0).update(points=[[1, "x", 999]]),
+    "a prompt of nothing": lambda d: prompt_of(d, 0).update(tail=[], shares=[]),
+    "cleared that is no list": lambda d: prompt_of(d, 0)["extra"].update(cleared=5),
+    "a context that is no number": lambda d: d["messages"][1].update(extra={"context": "lots"}),
+    "a compaction of nothing": lambda d: d["messages"][1].update(extra={"compacted": 5}),
+    "a compaction from nowhere": lambda d: d["messages"][1].update(
+        extra={"compacted": {"branch": "main", "message": "0" * 32}}
+    ),
+    "a reuse that is a number": lambda d: d["messages"][1].update(usage={"reuse": 5}),
+    "a reuse of other keys": lambda d: d["messages"][1].update(usage={"reuse": {"now": 1}}),
+    "tiers that are none": lambda d: d["messages"][1].update(usage={"cache": {"device": 1}}),
+    "tokens in words": lambda d: d["messages"][1].update(usage={"input_tokens": "many"}),
+    "a speed in words": lambda d: d["messages"][1].update(timing={"tokens_per_s": "fast"}),
+    "ids of what is no answer": lambda d: redone(d, 1, role="user"),
+    "a stop id of no ids": lambda d: redone(d, 1, out=[]),
+    "a text that is none": lambda d: redone(d, 1, parts=[{"type": "text", "text": 5}]),
+    "a file without a name": lambda d: redone(d, 1, parts=[{"type": "file", "text": "x"}]),
     "no session": lambda d: d.pop("session"),
     "no branches": lambda d: d.pop("branches"),
     "a later version": lambda d: d.update(version=2),
@@ -281,6 +331,7 @@ def test_a_damaged_document_is_refused_and_nothing_of_the_import_stays(
         ("{}", "no session, no list"),
         ("7", "no session, no list"),
         ("[NaN]", "NaN"),
+        ("[1e999]", "too large"),
         ("[" * 100_000, "nested too deeply"),
         ('[{"role": "wizard", "content": "x"}]', "message 1 has no role"),
         ('[{"role": "user", "content": 7}]', "content of message 1"),
