@@ -11,6 +11,7 @@ import pytest
 from radchat.protocol import build_id
 from tests.daemon.conftest import build_of, copy_sources
 from tests.e2e.homes import Home, Shell
+from tests.e2e.hooked import Hooked
 from tests.e2e.tiny_models import converted
 
 EXACT = ("--exact", "--temp", "0", "--max-tokens", "8")  # a later flag wins
@@ -59,6 +60,18 @@ def homes(sources: str, tiny: Path) -> Iterator[Homes]:
     yield make
     for home in made:
         home.close()
+
+
+@pytest.fixture
+def hooked(homes: Homes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hooked]:
+    home = homes()  # kept for 30 minutes, idle for two hours
+    for name, value in home.env.items():  # of the daemon that this process starts
+        monkeypatch.setenv(name, value)
+    made = Hooked(home, tmp_path)
+    yield made
+    if made.is_holding:
+        made.release()
+    home.stop()
 
 
 @pytest.fixture

@@ -1,12 +1,15 @@
 """The real daemon, told by files of a test when to die and what time it is.
 
 ``python -P hooked_daemon.py FOLDER``. FOLDER/die holds ``MOMENT N``: at the N-th such moment the
-process gets SIGKILL, there and then. FOLDER/clocks holds JSON ``{"awake": S, "wall": S}``: seconds
-that those clocks are off.
+process gets SIGKILL, there and then. FOLDER/clocks holds JSON
+``{"awake": S, "boot": S, "wall": S}``: seconds that those clocks are off. While FOLDER/hold is
+there, answers wait where it says: at ``submit``, each known by a file ``at-REQUEST``, or the
+engines after the first ``words``.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -24,9 +27,10 @@ from radchat.daemon.awake import awake_time
 from radchat.daemon.desk import Desk, EphemeralStore
 from radchat.daemon.engines import Engines
 from radchat.daemon.main import serve
+from radchat.daemon.pin_book import PinBook, boot_time
 from radchat.daemon.service import Service
-from radchat.daemon.worker import Worker
-from radchat.engine.request import Event, Progress, Started, Tokens
+from radchat.daemon.worker import Sink, Worker
+from radchat.engine.request import Event, Progress, Request, Started, Tokens
 from radchat.errors import RadchatError
 from radchat.paths import Places, private_folder
 from radchat_sessions.messages import Ended
@@ -43,6 +47,7 @@ MOMENTS = {
 
 class Hooks:
     def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self._die, self._clocks = folder / "die", folder / "clocks"
         self._armed: str | None = None
         self._left = 0
@@ -60,6 +65,14 @@ class Hooks:
             if self._left == 0:
                 self._die.unlink()
                 os.kill(os.getpid(), signal.SIGKILL)
+
+    def holds(self, moment: str) -> bool:
+        with contextlib.suppress(FileNotFoundError):
+            return (self._folder / "hold").read_text() == moment
+        return False
+
+    def arrive(self, request: str) -> None:
+        (self._folder / f"at-{request}").touch()
 
     def clock(self, name: str, true: Callable[[], float]) -> Callable[[], float]:
         def told() -> float:
@@ -127,11 +140,19 @@ def hooked(hooks: Hooks) -> Callable[[Places, Config], Service]:
             await self.run(opening)
 
     class HookedWorker(Worker):
+        async def submit(self, key: str, request: Request, sink: Sink) -> None:
+            while hooks.holds("submit"):
+                hooks.arrive(request.id)
+                await asyncio.sleep(0.01)
+            await super().submit(key, request, sink)
+
         def _deliver(self, events: list[Event]) -> None:
             reads = any(isinstance(event, (Started, Progress)) for event in events)
             if reads and not any(isinstance(event, Tokens) for event in events):
                 hooks.reach("prefill step")
             super()._deliver(events)
+            while any(isinstance(e, Tokens) for e in events) and hooks.holds("words"):
+                time.sleep(0.01)
 
     class HookedEngines(Engines):
         @property
@@ -153,6 +174,7 @@ def hooked(hooks: Hooks) -> Callable[[Places, Config], Service]:
             super().__init__(places, settings)
             awake = hooks.clock("awake", awake_time)
             self._desk = HookedDesk(places)
+            self._pins = PinBook(hooks.clock("boot", boot_time))
             self._worker = HookedWorker(_ended)
             self._engines = HookedEngines(places, settings, self._worker, clock=awake)
 

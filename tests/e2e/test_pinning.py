@@ -9,6 +9,7 @@ import pytest
 
 from tests.e2e.conftest import EXACT, Homes
 from tests.e2e.homes import Home, Shell, wait_until
+from tests.e2e.hooked import Hooked
 
 TEXT = "what is to stay, at some length. " * 6
 
@@ -84,10 +85,19 @@ def test_a_pin_is_refused_beyond_a_quarter_with_both_numbers(pinned: Shell) -> N
     assert len(pinned.home.stats()["pins"]) == 1
 
 
-def test_a_pin_ends_in_its_time(pinned: Shell) -> None:
-    pinned("cache", "pin", "left", "--for", "1")
-    assert len(pinned.home.stats()["pins"]) == 2
-    wait_until(lambda: len(pinned.home.stats()["pins"]) == 1)
+def test_a_pin_ends_in_its_time(hooked: Hooked) -> None:
+    hooked.client()
+    shell = Shell(hooked.home, "1", EXACT)
+    shell.quick(TEXT)
+    assert "cached, for 1d23h" in shell("cache", "pin", "--for", "47h").err
+    assert "cached, for 1d23h" in shell("cache", "stats").out
+    hooked.set(boot_h=46.0)
+    assert 0 < hooked.home.stats()["pins"][0]["expires_s"] <= 3600
+    hooked.set(boot_h=47.0)
+    wait_until(lambda: hooked.home.stats()["pins"] == [])
+
+
+def test_a_pin_is_for_a_time_that_can_be(pinned: Shell) -> None:
     assert "want a duration" in pinned("cache", "pin", "--for", "soon", code=2).err
     assert "a pin ends" in pinned("cache", "pin", "--for", "-1", code=2).err
 

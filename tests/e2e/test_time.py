@@ -5,25 +5,18 @@ Nothing expires in mid-answer, and nobody gives up on one that is only slow.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
-
-import pytest
 
 from radchat.client import Client
 from radchat.daemon.lock import is_suspended
 from tests.e2e.conftest import EXACT, Homes
-from tests.e2e.homes import Home, Shell, finish, spoken, until, wait_until
+from tests.e2e.homes import Shell, finish, spoken, until, wait_until
+from tests.e2e.hooked import Hooked
 
-HOOKED = Path(__file__).with_name("hooked_daemon.py")
-HOURS = 3600.0
 LOOKS_S = 1.3  # the daemon looks at its clocks once a second: it has looked
 
 
@@ -84,61 +77,20 @@ def test_a_daemon_that_is_stopped_is_named_with_what_wakes_it(terminal: Shell) -
     assert "radchat daemon stop --force" in client.silence()
 
 
-class Hooked:
-    """A home whose daemon's clocks are set by the test."""
-
-    def __init__(self, home: Home, folder: Path) -> None:
-        self.home, self._folder = home, folder
-        self._command = (sys.executable, "-P", str(HOOKED), str(folder))
-        self.where = {"terminal": "%time", "folder": str(home.root)}
-        self.set()
-
-    def set(self, *, awake_h: float = 0.0, wall_h: float = 0.0) -> None:
-        offsets = {"awake": awake_h * HOURS, "wall": wall_h * HOURS}
-        part = self._folder / "clocks.part"
-        part.write_text(json.dumps(offsets))
-        part.replace(self._folder / "clocks")
-
-    def client(self) -> Client:
-        client = Client.connect(self.home.places, command=self._command)
-        self.home.pids.add(self.home.pid)
-        return client
-
-    def stream(self, text: str, tokens: int, **named: Any) -> Any:
-        options = {"temperature": 0, "max_tokens": tokens}
-        asked = {"text": text, "dtype": "fp32", "options": options, "where": self.where}
-        return self.client().stream("generate", **asked, **named)
-
-    def ask(self, text: str, **named: Any) -> dict[str, Any]:
-        with self.stream(text, 4, **named) as events:
-            return dict(list(events)[-1].data["branches"][0])
-
-    def model(self) -> str | None:
-        model: str | None = self.home.status()["model"]
-        return model
-
-
-@pytest.fixture
-def hooked(homes: Homes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hooked]:
-    home = homes()  # kept for 30 minutes, idle for two hours
-    for name, value in home.env.items():  # of the daemon that this process starts
-        monkeypatch.setenv(name, value)
-    yield Hooked(home, tmp_path)
-    home.stop()
-
-
 def test_clocks_that_jump_end_no_answer_and_age_only_what_is_idle(hooked: Hooked) -> None:
     home = hooked.home
     first = hooked.ask("before", new_session=True)
     session, pid = first["session"], home.pid
+    hooked.hold("words")
     with hooked.stream("say much", 3500, session=session) as events:
-        seen = until(events, "delta", 2)
+        seen = until(events, "delta")
         for awake, wall in ((8.0, 8.0), (8.0, -8.0)):
             hooked.set(awake_h=awake, wall_h=wall)
             time.sleep(LOOKS_S)
             assert (home.pid, hooked.model(), home.status()["answers"]) == (pid, "tiny", 1)
         request = next(event for event in seen if event.name == "init").data["request"]
         assert hooked.client().call("cancel", request=request) == {"cancelled": True}
+        hooked.release()
         seen += events
     answer = seen[-1].data["branches"][0]
     assert (answer["finish_reason"], answer["text"]) == ("abort", spoken(seen))

@@ -3,38 +3,33 @@
 from __future__ import annotations
 
 from tests.e2e.conftest import EXACT
-from tests.e2e.homes import Shell, finish
+from tests.e2e.homes import Shell, finish, wait_until
+from tests.e2e.hooked import Hooked
 
 OWN = "has moved on: this turn is on its own branch"
 
 
-def test_two_commands_at_the_same_head_are_both_kept_and_one_is_told(terminal: Shell) -> None:
-    other = Shell(terminal.home, f"{terminal.name}-2", EXACT)
-    for number in range(5):
-        base = terminal.quick(f"start {number}")
-        session, head = base["session"], base["message"]
-        asking = [
-            shell.start("ask", "-r", session, f"from {who}", *EXACT)
-            for who, shell in (("one", terminal), ("two", other))
-        ]
-        ended = [finish(process) for process in asking]
-        assert [done.code for done in ended] == [0, 0], ended
-        told = sum(OWN in done.err for done in ended)
-        with terminal.home.store() as store:
-            users = [m for m in store.messages(session) if m.role == "user"][1:]
-            branches = {b.name: b.message for b in store.branches(session)}
-            said = {m.text: m.parent for m in users}
-            paths = {name: store.path(message) for name, message in branches.items()}
-        assert set(said) == {"from one", "from two"}
-        if told:  # at the same moment: beside each other
-            assert told == 1
-            assert set(said.values()) == {head}
-            assert set(branches) == {"main", "main-2"}
-            assert all(len(path) == 4 for path in paths.values())
-        else:  # one just after the other: a plain chat
-            assert set(branches) == {"main"}
-            assert len(paths["main"]) == 6
-    terminal.home.assert_balanced()
+def test_two_commands_at_the_same_head_are_both_kept_and_one_is_told(hooked: Hooked) -> None:
+    """Neither has been answered when the other begins."""
+    hooked.client()
+    shells = [Shell(hooked.home, name, EXACT) for name in ("1", "2")]
+    base = shells[0].quick("start")
+    session, head = base["session"], base["message"]
+    hooked.hold("submit")
+    asking = [shell.start("ask", "-r", session, f"from {shell.name}", *EXACT) for shell in shells]
+    wait_until(lambda: hooked.num_arrived == 2)
+    hooked.release()
+    ended = [finish(process) for process in asking]
+    assert [done.code for done in ended] == [0, 0], ended
+    assert sum(OWN in done.err for done in ended) == 1
+    with hooked.home.store() as store:
+        users = [m for m in store.messages(session) if m.role == "user"][1:]
+        branches = {b.name: b.message for b in store.branches(session)}
+        paths = [store.path(message) for message in branches.values()]
+    assert {m.text: m.parent for m in users} == {"from 1": head, "from 2": head}
+    assert set(branches) == {"main", "main-2"}
+    assert all(len(path) == 4 for path in paths)
+    hooked.home.assert_balanced()
 
 
 def test_a_command_while_another_answers_goes_beside_it_and_the_session_can_go_after(
