@@ -17,7 +17,7 @@ from radchat_sessions import llm_logs, reading
 from radchat_sessions.content import Json, Part, text_part
 from radchat_sessions.drafts import Draft, DraftMessage
 from radchat_sessions.errors import Unreadable
-from radchat_sessions.exchange import FORMAT
+from radchat_sessions.exports import FORMAT
 from radchat_sessions.messages import Role
 from radchat_sessions.reading import Document
 

@@ -108,13 +108,30 @@ def made_up_name(session_id: str) -> str:
 
 def free_name(base: str, taken: Collection[str]) -> str:
     """``base`` if it is free, else ``base-2``, ``base-3`` … (``main-2`` leads to ``main-3``)."""
-    if base not in taken:
-        return base
-    stem = re.sub(r"-\d+$", "", base)[: NAME_LIMIT - 8] or base
-    number = 2
-    while f"{stem}-{number}" in taken:
-        number += 1
-    return f"{stem}-{number}"
+    return Names(set(taken)).take(base)
+
+
+class Names:
+    """Names that are taken, and free ones taken of them: in as many steps as names, however many
+    of them begin alike.
+    """
+
+    def __init__(self, taken: set[str]) -> None:
+        self._taken = taken
+        self._next: dict[str, int] = {}  # by stem: all numbers below are taken
+
+    def take(self, base: str) -> str:
+        """As ``free_name``, and from now on it is taken."""
+        name = base
+        if base in self._taken:
+            stem = re.sub(r"-\d+$", "", base)[: NAME_LIMIT - 8] or base
+            number = self._next.get(stem, 2)
+            while f"{stem}-{number}" in self._taken:
+                number += 1
+            self._next[stem] = number + 1
+            name = f"{stem}-{number}"
+        self._taken.add(name)
+        return name
 
 
 def is_hex(text: str) -> bool:

@@ -16,6 +16,7 @@ from radchat_sessions import imports
 from radchat_sessions.content import digest, pack_ids
 from radchat_sessions.errors import Unreadable
 from radchat_sessions.messages import NewAnswer, NewMessage
+from radchat_sessions.names import Names
 from radchat_sessions.rendering import closed, render
 from radchat_sessions.store import Store
 from tests.sessions.talk import Clock, Talk
@@ -387,6 +388,34 @@ def test_lines_of_conversations_are_as_many_sessions(store: Store) -> None:
     line = {"messages": [{"role": "user", "content": "hello"}]}
     assert len(store.take_in(read("\n".join([json.dumps(line)] * 3)))) == 3
     assert len(store.take_in(read(json.dumps([line, line])))) == 2
+
+
+class Looks(set[str]):
+    """A set that counts how often it is looked into."""
+
+    count = 0
+
+    def __contains__(self, name: object) -> bool:
+        self.count += 1
+        return super().__contains__(name)
+
+
+def test_many_conversations_of_one_name_are_named_in_as_many_steps() -> None:
+    taken = Looks({"hello", "hello-3", "hello-5"})
+    names = Names(taken)
+    assert [names.take(name) for name in ("hello", "hello-5", "hello", "other", "other")] == [
+        "hello-2", "hello-4", "hello-6", "other", "other-2",
+    ]  # fmt: skip
+    assert len({names.take("hello") for _ in range(500)}) == 500
+    assert taken.count < 2 * 500 + 20
+
+
+def test_the_names_of_all_sessions_are_read_once_in_an_import(store: Store) -> None:
+    asked: list[str] = []
+    line = {"messages": [{"role": "user", "content": "hello"}]}
+    store._db._connection.set_trace_callback(asked.append)
+    store.take_in(read("\n".join([json.dumps(line)] * 20)))
+    assert sum(sql.startswith("SELECT name FROM sessions") for sql in asked) == 1
 
 
 def test_what_we_write_for_openai_is_what_we_read(talk: Talk, store: Store) -> None:
