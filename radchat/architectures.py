@@ -22,6 +22,9 @@ DECODER: Mapping[str, str] = {
 }
 GGUF = DECODER  # a GGUF file's general.architecture has the same names for them
 
+# what a model's generation_config.json may say of sampling, by its names and radchat's
+SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+
 UNPACKED = "mxfp4"  # the one quantised form that transformers can turn into plain weights here
 _HEADS = ("ForCausalLM", "LMHeadModel")  # how transformers' classes that draw tokens end
 _MORE_HEADS = frozenset(  # and those of its text models that end otherwise

@@ -144,7 +144,7 @@ def defaults(cli: common.Cli) -> dict[str, str]:
     from radchat.models import fit
 
     try:
-        budget = size(on_machine.kv_budget(cli, fit.available_memory()))
+        budget = on_machine.kv_budget(cli, fit.available_memory())[1]
     except RadchatError:
         budget = "not known: see settings"
     return {

@@ -15,6 +15,7 @@ from radchat.errors import RadchatError
 
 if TYPE_CHECKING:
     from radchat.cli.common import Cli
+    from radchat.models.registry import ModelEntry
 
 # package -> the least version that is tested (pyproject.toml), and whether nothing works without
 NEEDED = {
@@ -120,15 +121,12 @@ def _cpu_flags() -> set[str]:
 
 
 def memory(cli: Cli) -> Iterator[Finding]:
-    from radchat.models import fit, registry
+    from radchat.models import fit
 
     free = fit.available_memory()
-    budget = kv_budget(cli, free)
-    text = f"{size(free)} free; KV may take {size(budget)}"
-    try:
-        model = registry.choose(cli.places, cli.config.model)
-    except RadchatError:
-        model = None
+    budget, kv = kv_budget(cli, free)
+    text = f"{size(free)} free; KV may take {kv}"
+    model = _model(cli)
     need = 0 if model is None else model.bytes
     if model is not None:
         text += f", {model.name} {size(need)}"
@@ -140,12 +138,32 @@ def memory(cli: Cli) -> Iterator[Finding]:
         yield Finding("memory", "ok", text)
 
 
-def kv_budget(cli: Cli, free: int) -> int:
-    """Bytes that KV on the device may take: as set, else as the engine would choose."""
+def _model(cli: Cli) -> ModelEntry | None:
+    """The model that a new session uses, if there is one."""
+    from radchat.models import registry
+
+    try:
+        return registry.choose(cli.places, cli.config.model)
+    except RadchatError:
+        return None
+
+
+def kv_budget(cli: Cli, free: int) -> tuple[int, str]:
+    """Bytes that KV on the device may take: as set, else as the engine would choose; in words.
+
+    Tokens count with the chosen model's bytes of each, and as none where that is not known.
+    """
     from radchat.config import kv_default
+    from radchat.models import fit
 
     given = cli.config.kv_device
-    return kv_default(free) if given is None or given.bytes is None else given.bytes
+    if given is None or given.tokens is None:
+        budget = kv_default(free) if given is None or given.bytes is None else given.bytes
+        return budget, size(budget)
+    model = _model(cli)
+    each = None if model is None else fit.kv_token_bytes(model, cli.config.dtype)
+    budget, text = given.tokens * (each or 0), f"{given.tokens:,} tokens"
+    return budget, f"{text}, with {model.name} up to {size(budget)}" if model and each else text
 
 
 def disk(cli: Cli) -> Iterator[Finding]:

@@ -9,25 +9,27 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from radchat.architectures import SAMPLING
 from radchat.chat.footer import size
 from radchat.chat.text import one_line
+from radchat.config import DEFAULT_TEMPERATURE, DEFAULT_TOP_P
 
 if TYPE_CHECKING:
+    from radchat.config import Config
     from radchat.models.registry import ModelEntry
 
-# where neither the model nor its source says: daemon/options.py
-FALLBACK = {"temperature": 0.7, "top_p": 0.95}
-SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+# where neither a setting, nor the model, nor its source says
+FALLBACK = {"temperature": DEFAULT_TEMPERATURE, "top_p": DEFAULT_TOP_P}
 _RUNS_ON = {
     "decoder": "radchat's own decoder",
     "transformers": "transformers' classes, with radchat's attention and KV (slower)",
 }
 
 
-def about(entry: ModelEntry) -> dict[str, Any]:
+def about(entry: ModelEntry, config: Config) -> dict[str, Any]:
     """What the folder's files say beyond radchat.json, as JSON."""
     return {
-        "generation": generation(entry),
+        "generation": generation(entry, config),
         "system": entry.defaults.get("system"),
         "template": entry.template,
         "files": {
@@ -39,15 +41,17 @@ def about(entry: ModelEntry) -> dict[str, Any]:
     }
 
 
-def generation(entry: ModelEntry) -> dict[str, dict[str, Any]]:
+def generation(entry: ModelEntry, config: Config) -> dict[str, dict[str, Any]]:
     """Each setting in force for a new answer: its value, and who says so."""
-    config = _json(entry.folder / "generation_config.json")
-    given = {key: config[key] for key in SAMPLING if config.get(key) is not None}
+    models = _json(entry.folder / "generation_config.json")
+    given = {key: models[key] for key in SAMPLING if models.get(key) is not None}
     found = {key: {"value": v, "from": "radchat"} for key, v in FALLBACK.items()}
     found |= {key: {"value": v, "from": "generation_config.json"} for key, v in given.items()}
     store = entry.source.partition(":")[0]
     own = {key: v for key, v in entry.defaults.items() if key != "system"}
-    return found | {key: {"value": v, "from": store} for key, v in own.items()}
+    found |= {key: {"value": v, "from": store} for key, v in own.items()}
+    settings = config.sampling.items()
+    return found | {key: {"value": v, "from": config.sources[key]} for key, v in settings}
 
 
 def template_lines(entry: ModelEntry) -> list[str]:
@@ -92,8 +96,8 @@ def source_now(entry: ModelEntry) -> str | None:
     return "unchanged" if state == entry.source_state else "changed since"
 
 
-def show_lines(entry: ModelEntry) -> list[str]:
-    facts = about(entry)
+def show_lines(entry: ModelEntry, config: Config) -> list[str]:
+    facts = about(entry, config)
     now = facts["source_now"]
     lines = [
         f"name          {entry.name}",

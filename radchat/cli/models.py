@@ -161,10 +161,10 @@ def show(ctx: typer.Context, model: Annotated[str | None, typer.Argument()] = No
     asked = model or cli.config.model
     entry = registry.choose(cli.places, asked)
     if cli.json:
-        more = {"default": entry.name == _default_name(cli), **about(entry)}
+        more = {"default": entry.name == _default_name(cli), **about(entry, cli.config)}
         cli.data(entry.to_json() | more)
         return
-    for line in show_lines(entry):
+    for line in show_lines(entry, cli.config):
         cli.out(line)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from radchat.architectures import SAMPLING
 from radchat.config import Size
 from radchat.engine.checks import wants_checks
 from radchat.engine.decoder import Decoder, DecoderConfig
@@ -32,7 +33,6 @@ from radchat.errors import ModelBroken, UsageError
 from radchat_kernels import Plan
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 
 @dataclass(eq=False)

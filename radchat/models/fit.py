@@ -6,13 +6,17 @@ besides is added. Nothing here asks the network.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from radchat.models.sources import ALIASES
+
+if TYPE_CHECKING:
+    from radchat.models.registry import ModelEntry
 
 _OVERHEAD = 1 << 30  # bytes: torch, the daemon, activations
 _KV_TOKENS = 8192  # a conversation of this length must fit
@@ -66,6 +70,25 @@ def available_memory() -> int:
         pass
     # elsewhere: half of what is built in, as what others use is not told
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+
+
+def kv_token_bytes(entry: ModelEntry, dtype: str = "auto") -> int | None:
+    """Bytes of KV a token takes: 2 x layers x kv_heads x head_dim values; None: not known.
+
+    ``auto`` may come to fp32, so it is counted as that.
+    """
+    try:
+        about = json.loads((entry.folder / "radchat.json").read_text(encoding="utf-8"))
+        shape = about.get("kv_shape")
+        if shape is None:  # the decoder's
+            config = json.loads((entry.folder / "config.json").read_text(encoding="utf-8"))
+            heads = config["num_attention_heads"]
+            size = config.get("head_dim") or config["hidden_size"] // heads
+            shape = (config["num_hidden_layers"], config.get("num_key_value_heads") or heads, size)
+        layers, kv_heads, head_dim = map(int, shape)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, ZeroDivisionError):
+        return None
+    return 2 * layers * kv_heads * head_dim * (2 if dtype == "bf16" else 4)
 
 
 def offers(memory_bytes: int, suggestions: Sequence[Suggestion] = SUGGESTIONS) -> list[Suggestion]:

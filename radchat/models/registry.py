@@ -151,9 +151,7 @@ def find(places: Places, ref: str) -> ModelEntry:
         for entry in entries:
             if entry.source == str(path):
                 return entry
-        raise NotFound(
-            f"{ref} has not been converted yet; first: radchat models pull {ref}", model=ref
-        )
+        raise _unconverted(ref) if path.exists() else NotFound(f"{ref} does not exist", model=ref)
     for keys in (_exact_keys, _folded_keys):
         for entry in entries:
             if ref in keys(entry) or ref.lower() in keys(entry):
@@ -175,11 +173,14 @@ def _from_store(entries: list[ModelEntry], ref: str) -> ModelEntry:
         names = ", ".join(entry.source for entry in hits)
         raise NotFound(f"{ref} may be any of {len(hits)}: {names}", model=ref)
     if not hits:
-        raise NotFound(
-            f"{ref} has not been converted yet; first: radchat models pull {shlex.quote(ref)}",
-            model=ref,
-        )
+        stores.resolve(ref)  # raises where there is nothing to convert either
+        raise _unconverted(ref)
     return hits[0]
+
+
+def _unconverted(ref: str) -> NotFound:
+    how = f"radchat models pull {shlex.quote(ref)}"
+    return NotFound(f"{ref} has not been converted yet; first: {how}", model=ref)
 
 
 def _exact_keys(entry: ModelEntry) -> tuple[str, ...]:

@@ -14,13 +14,19 @@ from typing import Any
 
 import pytest
 
+from radchat.chat.footer import size
 from radchat.cli import checks, machine_checks
 from radchat.cli.common import Cli
 from radchat.cli.findings import Finding
+from radchat.config import Size
 from radchat.daemon.lock import DaemonInfo, Lock
+from radchat.engine.model import needs
+from radchat.models import fit
+from radchat.models.registry import list_models
 from radchat.paths import Places
 from tests.chat.fake_server import FakeDaemon
 from tests.e2e.harness import clean_env, radchat
+from tests.e2e.tiny_models import converted
 
 
 @pytest.fixture
@@ -226,6 +232,25 @@ def test_a_budget_above_what_is_free_is_told(home: Path) -> None:
     finding = worst("memory", cli(home, RADCHAT_KV_DEVICE="999TiB"))
     assert finding.status == "warning"
     assert str(finding.remedy).startswith("radchat config set kv_device ")
+
+
+def test_a_budget_in_tokens_is_shown_in_tokens_and_counted_with_the_models_bytes(
+    home: Path,
+) -> None:
+    one = cli(home, RADCHAT_KV_DEVICE="4096tok")
+    assert "KV may take 4,096 tokens" in worst("memory", one).text
+    assert "GiB" not in worst("memory", one).text.partition("KV")[2]
+    folder = converted(home / "cache" / "models", "tiny")
+    (entry,) = list_models(one.places)
+    with_model = worst("memory", one)
+    assert with_model.status == "ok"
+    of_each = needs(folder, "fp32", Size(tokens=16)).kv // 16
+    assert fit.kv_token_bytes(entry) == of_each
+    assert fit.kv_token_bytes(entry, "bf16") == of_each // 2
+    assert f"4,096 tokens, with tiny up to {size(4096 * of_each)}, tiny " in with_model.text
+    assert worst("memory", cli(home, RADCHAT_KV_DEVICE="999999999999tok")).status == "warning"
+    done = doctor(home, "--json", RADCHAT_KV_DEVICE="4096tok")
+    assert json.loads(done.stdout)["defaults"]["kv_device"].startswith("4,096 tokens")
 
 
 def test_the_hub_is_asked_only_when_told_and_a_deaf_one_is_broken(home: Path) -> None:

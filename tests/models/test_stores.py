@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -311,6 +312,24 @@ def test_a_file_without_a_template_gets_its_familys_or_is_refused(
     assert [entry.name for entry in list_models(places)] == ["lmstudio-chatml"]
 
 
+def test_a_model_that_is_nowhere_is_not_said_to_wait_for_its_conversion(
+    places: Places,  # noqa: F811
+    home: Path,
+    gguf: Path,
+) -> None:
+    ollama_model(home / ".ollama" / "models", "library/tiny:latest", gguf)
+    absent = "no model ollama:nosuch on this machine; there: ollama:tiny:latest"
+    for ask in (partial(ensure, outside=HERE), resolve):
+        with pytest.raises(NotFound, match=absent):
+            ask(places, "ollama:nosuch")
+        with pytest.raises(NotFound, match=r"^\./nosuch\.gguf does not exist"):
+            ask(places, "./nosuch.gguf")
+    with pytest.raises(NotFound, match="has not been converted yet; first: radchat models pull"):
+        resolve(places, "ollama:tiny")
+    with pytest.raises(NotFound, match="has not been converted yet; first: radchat models pull"):
+        resolve(places, str(gguf))
+
+
 def test_a_path_that_only_looks_like_a_store_is_none(tmp_path: Path) -> None:
     assert not stores.is_ref("hf:")
     assert not stores.is_ref("./ollama:x.gguf")
@@ -352,6 +371,14 @@ def test_ls_names_what_is_elsewhere_as_m_takes_it_and_show_says_where_settings_a
     assert "setting       top_p 0.95, from radchat" in shown
     assert "system        Be brief." in shown
     assert "ollama:tiny:latest (unchanged)" in shown
+    settings = places.config_file
+    settings.parent.mkdir(parents=True, exist_ok=True)
+    settings.write_text("temperature = 0.2\nmax_tokens = 9\n")
+    changed = radchat_models("show", "ollama:tiny").stdout
+    assert f"setting       temperature 0.2, from {settings}" in changed
+    assert f"setting       max_tokens 9, from {settings}" in changed
+    assert "setting       top_k 20, from ollama" in changed
+    settings.unlink()
     assert "template      system prompt shown, tools dropped" in shown
     assert "template      an answer ends with <|im_end|>" in shown
     facts = document(radchat_models("show", "ollama:tiny", "--json"))
