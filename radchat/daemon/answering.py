@@ -174,7 +174,7 @@ class Answer:
         cached = min(await self._worker.call(check), len(request.ids) - 1)
         again, why = computed_again(parts_of(asked, cached))
         if again > WORTH_SAYING:
-            about = about_s(again, engine.prefill_tokens_per_s)
+            about = about_s(again, engine.prompt_cost)
             text = f"this recomputes {again:,} tokens{about}: {why}"
             self._say(Event("notice", {"text": text, "code": "recompute", "tokens": again}))
         for event in crossing(asked.prepared.before, Filled(len(request.ids), asked.limit)):

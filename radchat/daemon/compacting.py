@@ -81,7 +81,7 @@ class Compaction:
         engine = loaded.engine
         cached = await self._worker.call(lambda: engine.probe(plan.ids))
         computed = len(plan.ids) - cached
-        about = about_s(computed, engine.prefill_tokens_per_s)
+        about = about_s(computed, engine.prompt_cost)
         cost = (
             f"this reads {len(plan.ids):,} tokens ({cached:,} cached, {computed:,} to compute"
             f"{about}) and writes a summary of at most {plan.max_tokens:,}"

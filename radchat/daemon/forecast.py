@@ -38,10 +38,10 @@ def told(num: int, cached: int, loaded: Loaded | None) -> dict[str, Any] | None:
     again = num - cached
     if again <= WORTH_SAYING:
         return None
-    speed = None if loaded is None else loaded.engine.prefill_tokens_per_s
+    cost = None if loaded is None else loaded.engine.prompt_cost
     return {
         "tokens": again,
-        "seconds": again / speed if speed else None,
-        "text": f"going on here recomputes {again:,} tokens{about_s(again, speed)}: "
+        "seconds": None if cost is None else cost.of(again),
+        "text": f"going on here recomputes {again:,} tokens{about_s(again, cost)}: "
         "it is no longer cached",
     }

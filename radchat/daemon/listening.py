@@ -23,6 +23,7 @@ from radchat.daemon.loaded import Loaded
 from radchat.daemon.telling import Telling
 from radchat.daemon.worker import Worker
 from radchat.engine import request as engine
+from radchat.engine.meters import PromptCost
 from radchat.engine.request import FinishReason
 from radchat.errors import RadchatError
 from radchat.protocol import Event
@@ -63,7 +64,7 @@ class Listening:
             for index, begun_answer in enumerate(begun.answers)
         ]
         self._reuse: dict[str, Any] | None = None  # how the prompt was made up; once admitted
-        self._speed: float | None = None  # of the engine with prompts, tokens a second
+        self._cost: PromptCost | None = None  # of prompts, as the engine has measured
         self._left = 0  # choices the engine has not ended yet
         self._submitted = False
         self._cancelled = False
@@ -88,7 +89,7 @@ class Listening:
                 while not self._inbox.empty():
                     batch.append(self._inbox.get_nowait())
                 await self._take(batch, loaded)
-            self._speed = loaded.engine.prefill_tokens_per_s
+            self._cost = loaded.engine.prompt_cost
         except BaseException as error:
             self._error = error
             await self._give_up()
@@ -201,7 +202,7 @@ class Listening:
             raise self._error
         self._raise_failure()
         session = await self._desk.run(lambda: self._store.session(self._begun.session))
-        done = self._telling.done(session, [choice.body for choice in self._choices], self._speed)
+        done = self._telling.done(session, [choice.body for choice in self._choices], self._cost)
         now = Filled(**done["context"])
         for event in crossing(Filled(len(self._asked.request.ids), now.limit), now):
             self._say(event)

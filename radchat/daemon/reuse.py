@@ -14,6 +14,7 @@ from radchat.engine.request import Ids
 
 if TYPE_CHECKING:
     from radchat.daemon.asked import Asked
+    from radchat.engine.meters import PromptCost
 
 WORTH_SAYING = 256  # tokens computed again before it is said first
 AROUND = 8  # tokens shown before and after the one where reuse ended
@@ -95,11 +96,11 @@ def computed_again(parts: Sequence[Part]) -> tuple[int, str]:
     return sum(part.end - part.start for part in again), most.why
 
 
-def about_s(num_tokens: int, tokens_per_s: float | None) -> str:
-    """How long a prompt of so many takes; nothing before the speed was measured."""
-    if not tokens_per_s:
+def about_s(num_tokens: int, cost: PromptCost | None) -> str:
+    """How long a prompt of so many takes; nothing before that was measured."""
+    if cost is None:
         return ""
-    seconds = num_tokens / tokens_per_s
+    seconds = cost.of(num_tokens)
     return f", about {seconds:.1f} s" if seconds >= 0.1 else ", less than 0.1 s"
 
 

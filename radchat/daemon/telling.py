@@ -9,6 +9,7 @@ from radchat.daemon import options
 from radchat.daemon.asked import Asked
 from radchat.daemon.heard import Heard
 from radchat.engine import request as engine
+from radchat.engine.meters import PromptCost
 from radchat.protocol import Event
 from radchat_sessions.messages import Begun, Ended, Placed, Session
 
@@ -97,11 +98,12 @@ class Telling:
         return body
 
     def done(
-        self, session: Session, bodies: Sequence[dict[str, Any]], speed: float | None
+        self, session: Session, bodies: Sequence[dict[str, Any]], cost: PromptCost | None
     ) -> dict[str, Any]:
-        """The whole result, of the bodies of all its answers; ``speed``: prompt tokens a second."""
+        """The whole result, of the bodies of all its answers; ``cost`` of prompts, as measured."""
         first = bodies[0]
-        cached = first["usage"]["cached_input_tokens"]
+        usage = first["usage"]
+        read, cached = usage["input_tokens"], usage["cached_input_tokens"]
         outputs = {
             name: sum(body["usage"][name] for body in bodies)
             for name in ("output_tokens", "reasoning_tokens")
@@ -112,7 +114,7 @@ class Telling:
             "name": session.name,
             "parent": first["parent"],
             "branches": bodies,
-            "usage": {**first["usage"], **outputs},
+            "usage": {**usage, **outputs},
             "cache": first["cache"],
             "timing": first["timing"],
             "head": self._head(first),
@@ -120,7 +122,7 @@ class Telling:
                 "used": len(self._asked.request.ids) + longest,
                 "limit": self._asked.limit,
             },
-            "saved_s": cached / speed if speed else None,
+            "saved_s": None if cost is None else cost.saved(read, cached),
         }
 
     def _head(self, first: Mapping[str, Any]) -> dict[str, str | None]:

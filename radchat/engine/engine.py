@@ -19,7 +19,7 @@ from radchat.engine.choice import Group
 from radchat.engine.delivery import Delivery
 from radchat.engine.eviction import Eviction
 from radchat.engine.kv_pool import KVPool
-from radchat.engine.meters import Meters
+from radchat.engine.meters import Meters, PromptCost
 from radchat.engine.node_view import NodeView
 from radchat.engine.pins import PinsFull
 from radchat.engine.prefix_cache import Lease, PrefixCache
@@ -51,9 +51,9 @@ class Engine:
         self.cache = cache
         self.options = options or SchedulerOptions()
         self._clock = clock
-        self._meters = Meters(clock)
+        self._meters = Meters(clock, self.options.chunk_tokens)
         self._runner = Runner(model, pool, device)
-        self._scheduler = Scheduler(cache, self.options, lambda: self._meters.prefill_tokens_per_s)
+        self._scheduler = Scheduler(cache, self.options, lambda: self._meters.guessed_tokens_per_s)
         self._delivery = Delivery(cache, self._scheduler, self._meters, text, self._forget)
         self._groups: dict[str, Group] = {}
         self._num_submitted = 0
@@ -185,9 +185,9 @@ class Engine:
         check_idle(self.cache)
 
     @property
-    def prefill_tokens_per_s(self) -> float | None:
-        """Measured speed of prompts, a moving average; None before the first measurement."""
-        return self._meters.prefill_tokens_per_s if self._meters.has_measured else None
+    def prompt_cost(self) -> PromptCost | None:
+        """What prompts take here, as measured; None before the steps run tell."""
+        return self._meters.prompt_cost
 
     @property
     def rows_run(self) -> int:
@@ -225,7 +225,7 @@ class Engine:
             "output_tokens": meters.output_tokens,
             "hit_rate": meters.hit_rate,
             "retractions": self._scheduler.retractions,
-            "prefill_tokens_per_s": self.prefill_tokens_per_s,
+            "prefill_tokens_per_s": meters.prefill_tokens_per_s,
             "seconds": dict(meters.seconds),
         }
 

@@ -706,16 +706,20 @@ def test_probing_and_planning_change_nothing() -> None:
 def test_stats_are_numbers_that_add_up() -> None:
     clock = LogicalClock()
     engine = scripted_engine(clock=clock, on_forward=lambda rows: clock.advance(rows / 500))
-    assert engine.prefill_tokens_per_s is None
+    assert engine.stats()["prefill_tokens_per_s"] is None
     run(engine, ask("a"), ask("b", opening() + words("more")))
     stats = engine.stats()
+    assert stats["prefill_tokens_per_s"] is None  # of prompts of nearly one length
     assert stats["pages"]["total"] * PAGE == stats["tokens"]["total"] == 4096
     assert stats["bytes"]["total"] == 4096 * stats["bytes_per_token"]
     assert stats["cached_tokens"] == len(opening())
     assert stats["hit_rate"] == stats["cached_tokens"] / stats["input_tokens"]
     assert (stats["requests"], stats["output_tokens"]) == (2, 16)
-    assert engine.prefill_tokens_per_s == pytest.approx(500)
     assert stats["seconds"]["model"] == pytest.approx(stats["rows_run"] / 500)
+    run(engine, ask("c", words("a longer prompt " * 20)))
+    assert engine.stats()["prefill_tokens_per_s"] == pytest.approx(500)
+    assert engine.prompt_cost is not None
+    assert engine.prompt_cost.of(100) == pytest.approx(0.2)
 
 
 # -- log probabilities ----------------------------------------------------------------------------
