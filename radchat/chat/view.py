@@ -57,7 +57,7 @@ class View:
     shows_footer: bool = False
     paints: bool = False  # style on stderr
     columns: Callable[[], int] | None = None  # of stderr, for the footer; a window is resized
-    continues: str = "radchat continue"  # what to type to go on with a cut-off answer
+    continues: str | None = "radchat continue"  # what to type to go on with a cut-off answer
     at_end: Callable[[], None] | None = None  # told once, before anything is said of the answer
     standing: set[str] = field(default_factory=set)  # notices that hold for all of a chat, told
     answer: Answer = field(default_factory=Answer)
@@ -155,8 +155,8 @@ class View:
             if branch.get("finish_reason") == "length":
                 tokens = (branch.get("usage") or {}).get("output_tokens")
                 after = f" after {counted(tokens, 'token')}" if tokens is not None else ""
-                on = "the context is full" if is_full else f"{self.continues} goes on with it"
-                self.note(f"cut off{after}: {on}")
+                on = f": {self.continues} goes on with it" if self.continues else ""
+                self.note(f"cut off{after}{': the context is full' if is_full else on}")
         if self.shows_footer and self.answer.branches:
             self._write_footer(data)
 

@@ -52,6 +52,7 @@ def retry(
     if number < 1:
         raise UsageError(f"-N {number}: want 1 or more")
     args: dict[str, Any] = {"kind": "retry", "n": number}
+    generation.refuse("retry says the same again", "system", "file")
     _again(common.of(ctx), args | ({"ref": ref} if ref else {}), generation, one=False)
 
 
@@ -80,6 +81,7 @@ def continue_(
     ref: Annotated[str | None, typer.Argument(metavar="[REF]")] = None,
 ) -> None:
     """Go on with an answer that was cut off, exactly where it ended."""
+    generation.refuse("continue goes on with what is said", "system", "file", "think")
     args: dict[str, Any] = {"kind": "continue", "n": 1}
     _again(common.of(ctx), args | ({"ref": ref} if ref else {}), generation, one=True)
 

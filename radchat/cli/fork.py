@@ -38,6 +38,8 @@ def fork(
     """A new branch at REF (HEAD when left out), and go there; with a prompt, ask it there."""
     cli = common.of(ctx)
     ref, prompt = ref_and_prompt(words or [])
+    if not prompt:
+        generation.refuse("fork without a prompt asks nothing")
     if prompt and new_session is None:
         args = {"kind": "turn", "text": prompt, "at": ref or "HEAD", "n": 1}
         _ask(cli, args | ({"branch": name} if name else {}), generation)

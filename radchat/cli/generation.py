@@ -85,6 +85,18 @@ class Generation:
             args["think"] = self.think
         return args
 
+    def refuse(self, why: str, *names: str) -> None:
+        """UsageError where one of these, or with no names any at all, is given: it would do
+        nothing, and nothing is ignored silently.
+        """
+        for flag in _flags():
+            value = getattr(self, flag.name)
+            given = value is not None and value is not False and value != []  # 0 is given
+            if given and (not names or flag.name in names):
+                info = get_args(flag.annotation)[1]  # Typer takes an option's first name apart
+                option = "/".join((info.default, *info.param_decls))
+                raise UsageError(f"{option} has no meaning here: {why}")
+
     def sampling(self) -> dict[str, Any]:
         options: dict[str, Any] = {}
         for pair in self.option or ():

@@ -66,6 +66,7 @@ def talk(
         shows_footer=form == "text" and is_terminal(sys.stderr) and not cli.quiet,
         paints=cli.paints(sys.stderr),
         columns=cli.error_columns,
+        continues=_continues(args),
     )
     cli.status("connecting")
     try:
@@ -80,6 +81,13 @@ def talk(
         whole = answer.branches[0] if one and answer.branches else answer.done
         cli.data({**whole, **_extracted(answer, extract), "warnings": answer.warnings})
     return answer
+
+
+def _continues(args: Mapping[str, Any]) -> str | None:
+    """What to type to go on with a cut-off answer. None: nothing, where it would be said elsewhere:
+    an ephemeral session is never the current one of a command that keeps what is said.
+    """
+    return None if args.get("ephemeral") else "radchat continue"
 
 
 def _block(cli: Cli, text: str) -> str:

@@ -148,8 +148,8 @@ def _saving(plan: Plan, template: Template, least: int) -> Plan:
         if saved > least:
             return replace(tried, max_tokens=min(plan.max_tokens, saved))
     raise InvalidInput(
-        f"this path is too short to compact: {plan.before:,} tokens, of which "
-        f"{plan.before - saved:,} would be there again besides a summary"
+        f"this path is too short to compact: it is {plan.before:,} tokens before your next words, "
+        f"and would be {plan.before - saved + least:,} with a summary of {least:,} in its place"
     )
 
 

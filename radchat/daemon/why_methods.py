@@ -32,7 +32,7 @@ class WhyMethods(ContextMethods):
             asked = []
             for answer in _answers(store, target.session, target.message):
                 assert answer.prompt is not None
-                asked.append((answer, store.prompt_ids(answer.prompt)))
+                asked.append((answer, _asked_ids(store, answer)))
             return about, asked
 
         about, asked = await self._desk.run(look)
@@ -64,6 +64,16 @@ def _answers(store: Store, session: str, message: str | None) -> list[Message]:
     if not known:
         raise InvalidInput(f"{found[0].id[:4]} came as text: no prompt was asked for it")
     return known
+
+
+def _asked_ids(store: Store, answer: Message) -> Ids:
+    """The ids of the request: of a continued answer, what was said of it before is part of them."""
+    assert answer.prompt is not None
+    ids = store.prompt_ids(answer.prompt)
+    num = (answer.usage or {}).get("input_tokens") or 0
+    if num > len(ids):
+        ids.extend((store.out(answer.id) or ids[:0])[: num - len(ids)])
+    return ids
 
 
 def _answer_json(answer: Message, ids: Ids, cached: int | None) -> dict[str, Any]:

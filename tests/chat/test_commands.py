@@ -543,3 +543,29 @@ def test_a_cut_off_answer_is_gone_on_with_by_a_command_one_can_type(
 ) -> None:
     daemon.script["generate"] = lambda args: answer_events(["x"], finish_reason="length")
     assert "cut off after 62 tokens: radchat continue goes on with it" in run("ask", "hi").err
+
+
+def test_no_command_is_named_that_would_go_on_elsewhere_than_in_an_ephemeral_session(
+    run: Run, daemon: FakeDaemon
+) -> None:
+    daemon.script["generate"] = lambda args: answer_events(["x"], finish_reason="length")
+    told = run("ask", "--ephemeral", "hi").err
+    assert "cut off after 62 tokens\n" in told
+    assert "continue" not in told
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["continue -s x", "continue -f FILE", "continue --think high", "retry -s x", "retry -f FILE",
+     "fork -m tiny", "fork d9f1 --temp 0", "fork --seed 0", "fork --ephemeral", "fork -o top_k=3"],
+)  # fmt: skip
+def test_an_option_that_would_do_nothing_is_refused_by_name(
+    run: Run, daemon: FakeDaemon, line: str
+) -> None:
+    words = line.split()
+    done = run(*words)
+    assert done.code == 2
+    option = next(word for word in words if word.startswith("-"))
+    assert option in done.err
+    assert "has no meaning here" in done.err
+    assert daemon.asked("generate") == daemon.asked("fork") == []

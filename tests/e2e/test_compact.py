@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -191,8 +192,12 @@ def test_a_single_turn_that_fills_the_context_is_read_without_its_end(terminal: 
 def test_what_would_save_nothing_or_has_no_answer_changes_nothing(terminal: Shell) -> None:
     session = say(terminal, "hello")["session"]
     tree = everything(terminal.home, session)
-    with pytest.raises(InvalidInput, match="this path is too short to compact"):
+    with pytest.raises(InvalidInput, match="this path is too short to compact") as refused:
         compact(terminal, session)
+    shown = terminal.call("context", session=session, options={"num_ctx": 2000})["tokens"]
+    numbers = re.search(r"it is (\d+) tokens .* would be (\d+) with", refused.value.message)
+    assert numbers is not None
+    assert int(numbers[1]) == shown <= int(numbers[2])
     assert everything(terminal.home, session) == tree
     fresh = terminal.call("sessions.open", new=True)["id"]
     with pytest.raises(InvalidInput, match="no answer on this path yet"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 from typing import Any
 
@@ -114,6 +115,31 @@ def test_now_is_what_the_same_prompt_then_reuses(terminal: Shell) -> None:
         now = why(terminal, first["message"])["now"]
         again = terminal.json("retry", first["message"], *EXACT, "--max-tokens", "1")
         assert again["cache"] == now
+
+
+def test_the_tokens_of_every_kind_of_request_add_up_to_what_it_was_charged(
+    terminal: Shell,
+) -> None:
+    """A continued answer's request is the prompt and what was said of the answer before."""
+    asked = [terminal.ask(LONG), terminal.say("and then?")]
+    continued = terminal.json("continue", *EXACT)
+    again = terminal.json("continue", *EXACT)
+    assert again["usage"]["input_tokens"] == continued["usage"]["input_tokens"] + 8
+    asked += [continued, again]
+    for line in ("retry", "retry -N 3", "fork 1 other words", "edit 1 hello"):
+        answer = terminal.json(*line.split(), *EXACT)
+        asked += answer.get("branches") or [answer]
+    assert len(asked) == 10
+    for answer in asked:
+        (told,) = terminal.call("cache.why", ref=answer["message"])["answers"]
+        num = answer["usage"]["input_tokens"]
+        assert told["input_tokens"] == num
+        assert told["matched"] + told["restored"] + told["computed"] == num
+        assert told["matched"] == answer["cache"]["device"]
+        assert told["now"]["device"] + told["now"]["computed"] == num
+    assert why(terminal, again["message"])["now"]["device"] == again["usage"]["input_tokens"] - 1
+    shown = terminal("cache", "why", again["message"]).out
+    assert all(float(share) <= 100 for share in re.findall(r"\(([\d.]+)%\)", shown))
 
 
 def test_why_on_the_terminal_and_as_one_document(terminal: Shell) -> None:
