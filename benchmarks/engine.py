@@ -31,6 +31,7 @@ import transformers  # noqa: E402
 from transformers import AutoModelForCausalLM  # noqa: E402
 
 from benchmarks.machine import report  # noqa: E402
+from benchmarks.words import words  # noqa: E402
 from radchat.config import Size  # noqa: E402
 from radchat.engine.model import build_engine, load  # noqa: E402
 from radchat.engine.request import Finished, Ids, Request, SamplingParams  # noqa: E402
@@ -41,12 +42,6 @@ NEW = 32  # tokens of an answer
 PROMPTS = (512, 2048)
 TURN_ONE, TURN_TWO, FORKS = 1564, 41, 8
 Rows = dict[str, dict[str, float]]
-
-
-def some_ids(count: int, seed: int) -> Ids:
-    """Random ids of ordinary words: no control tokens, and nothing cached by chance."""
-    generator = torch.Generator().manual_seed(seed)
-    return array("I", torch.randint(300, 40_000, (count,), generator=generator).tolist())
 
 
 class Ours:
@@ -99,12 +94,12 @@ class Theirs:
 
 def prefill(who: Ours | Theirs, count: int, seed: int) -> float:
     who.cold()
-    return who.run([some_ids(count, seed)], 1)
+    return who.run([words(count, seed)], 1)
 
 
 def decode(who: Ours | Theirs, batch: int, context: int, seed: int) -> float:
     """Seconds per step: the difference of a long and a short answer, so the prompt cancels."""
-    prompts = [some_ids(context, seed + row) for row in range(batch)]
+    prompts = [words(context, seed + row) for row in range(batch)]
     who.cold()
     short = who.run(prompts, 2)
     who.cold()
@@ -112,17 +107,17 @@ def decode(who: Ours | Theirs, batch: int, context: int, seed: int) -> float:
 
 
 def second_turn(who: Ours | Theirs, seed: int) -> float:
-    first = some_ids(TURN_ONE, seed)
+    first = words(TURN_ONE, seed)
     who.cold()
     who.run([first], 1)
-    return who.run([first + some_ids(TURN_TWO, seed + 1)], 1)
+    return who.run([first + words(TURN_TWO, seed + 1)], 1)
 
 
 def forks(who: Ours | Theirs, seed: int) -> float:
-    prefix = some_ids(1500, seed)
+    prefix = words(1500, seed)
     who.cold()
     who.run([prefix], 1)
-    return who.run([prefix + some_ids(16, seed + row) for row in range(FORKS)], NEW)
+    return who.run([prefix + words(16, seed + row) for row in range(FORKS)], NEW)
 
 
 def measure(

@@ -25,9 +25,9 @@ for root in (HERE.parent, HERE.parent / "kernels", HERE.parent / "sessions"):
 import torch  # noqa: E402
 
 from benchmarks.machine import report  # noqa: E402
-from benchmarks.scheduling import MEASURED, some_ids  # noqa: E402
-from benchmarks.simulator import PAGE, CostlyModel, Simulation, ask  # noqa: E402
-from benchmarks.step_costs import some_ids as words  # noqa: E402
+from benchmarks.scheduling import MEASURED  # noqa: E402
+from benchmarks.simulator import PAGE, CostlyModel, Simulation, ask, some_ids  # noqa: E402
+from benchmarks.words import words  # noqa: E402
 from radchat.config import Size  # noqa: E402
 from radchat.engine.engine import Engine  # noqa: E402
 from radchat.engine.model import build_engine, load  # noqa: E402

@@ -9,19 +9,14 @@ at once, in random order; a child or a next turn when what it builds on has ende
 from __future__ import annotations
 
 import random
-from array import array
 from collections.abc import Callable, Sequence
 
-from benchmarks.simulator import VOCAB, Arrival, ask
+from benchmarks.simulator import Arrival, ask, some_ids
 from radchat.engine.request import Ids
 
 Then = Callable[[Arrival, Ids], Sequence[Arrival]]
 BRANCHING = (3, 5, 5)
 TURNS, CHATS = 10, 24
-
-
-def some_ids(dice: random.Random, count: int) -> Ids:
-    return array("I", [dice.randrange(VOCAB) for _ in range(count)])
 
 
 def nothing(_arrival: Arrival, _answer: Ids) -> Sequence[Arrival]:

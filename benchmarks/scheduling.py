@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import random
 import sys
-from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -26,13 +25,13 @@ for root in (HERE.parent, HERE.parent / "kernels", HERE.parent / "sessions"):
 
 from benchmarks.machine import report  # noqa: E402
 from benchmarks.simulator import (  # noqa: E402
-    VOCAB,
     Arrival,
     Life,
     Simulation,
     StepCosts,
     ask,
     hit_rate,
+    some_ids,
 )
 from radchat.engine.prefix_cache import PrefixCache  # noqa: E402
 from radchat.engine.request import Ids, Priority  # noqa: E402
@@ -72,10 +71,6 @@ class Case:
     load: Callable[[int, float], Load]
     window: float
     pool: float = 2.0
-
-
-def some_ids(dice: random.Random, count: int) -> Ids:
-    return array("I", [dice.randrange(VOCAB) for _ in range(count)])
 
 
 class _Maker:

@@ -7,6 +7,7 @@ the next arrival. So a run depends on its load and its policy alone, and two run
 
 from __future__ import annotations
 
+import random
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +26,10 @@ from radchat_kernels.plan import Plan
 PAGE = 16
 VOCAB = 1024
 _TABLE = [b"x"] * VOCAB
+
+
+def some_ids(dice: random.Random, count: int) -> Ids:
+    return array("I", [dice.randrange(VOCAB) for _ in range(count)])
 
 
 @dataclass(frozen=True, slots=True)

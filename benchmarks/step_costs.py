@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from array import array
 from pathlib import Path
 from statistics import median
 
@@ -24,6 +23,7 @@ for root in (HERE.parent, HERE.parent / "kernels", HERE.parent / "sessions"):
 import torch  # noqa: E402
 
 from benchmarks.machine import report  # noqa: E402
+from benchmarks.words import words  # noqa: E402
 from radchat.config import Size  # noqa: E402
 from radchat.engine.engine import Engine  # noqa: E402
 from radchat.engine.model import build_engine, load  # noqa: E402
@@ -35,18 +35,13 @@ CONTEXT = 1024
 STEPS = [(1, 0), (4, 0), (8, 0), (16, 0), (0, 64), (0, 256), (0, 512), (8, 128), (8, 512)]
 
 
-def some_ids(count: int, seed: int) -> Ids:
-    generator = torch.Generator().manual_seed(seed)
-    return array("I", torch.randint(300, 40_000, (count,), generator=generator).tolist())
-
-
 class Steps:
     """Steps of so many answers' rows and so many tokens of one prompt."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._num_requests = 0
-        self._head = some_ids(CONTEXT, 0)
+        self._head = words(CONTEXT, 0)
         self._submit(self._head, 1)
         while engine.has_work():
             engine.step()
@@ -60,7 +55,7 @@ class Steps:
 
     def _after_head(self, count: int) -> Ids:
         """Tokens that no request before has had, behind the head that all have."""
-        return self._head + some_ids(count, self._num_requests + 1)
+        return self._head + words(count, self._num_requests + 1)
 
     def seconds(self, rows: int, extend: int) -> float:
         """CPU time of one step, everything else of the requests not counted."""

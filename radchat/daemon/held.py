@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from radchat.engine.cuts import common_ids
 from radchat.engine.request import Ids
 from radchat_sessions.store import Store
 from radchat_sessions.token_ids import Span, Stand
@@ -73,7 +74,7 @@ class Snapshot:
                 node = child
             num = min(node.end - at, len(ids) - done)
             offset = at - node.start
-            num = common_len(node.tokens[offset : offset + num], ids[done : done + num])
+            num = common_ids(node.tokens[offset : offset + num], ids[done : done + num])
             at, done = at + num, done + num
             if at < node.end:
                 break
@@ -227,17 +228,3 @@ def owners(held: Mapping[str, Held]) -> dict[int, list[str]]:
         for node in mine.nodes:
             serves.setdefault(node, []).append(message)
     return serves
-
-
-def common_len(a: Ids, b: Ids) -> int:
-    """How many ids two runs of one length have in common at the start; compared in bulk."""
-    if a == b:
-        return len(a)
-    same, differ = 0, len(a)  # a[:same] is the same, a[:differ] is not
-    while differ - same > 1:
-        half = (same + differ) // 2
-        if a[same:half] == b[same:half]:
-            same = half
-        else:
-            differ = half
-    return same

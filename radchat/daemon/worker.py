@@ -60,10 +60,6 @@ class Worker:
         self._inbox.put(None)
         self._thread.join(timeout_s)
 
-    @property
-    def num_running(self) -> int:
-        return len(self._sinks)
-
     async def call(self, function: Callable[[], T]) -> T:
         """Run ``function`` on the engines' thread between two steps, and await its result."""
         future: Future[T] = Future()

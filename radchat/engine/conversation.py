@@ -139,24 +139,3 @@ class Prompt:
             f"kept {self.kept:,} of {len(self.ids):,} ids · dropped {self.dropped:,} · "
             f"computed {self.computed:,} · reason: {self.reason}"
         )
-
-
-def content_text(content: object) -> str:
-    """A message's content as one string: text parts are joined without a separator, null is "".
-
-    InvalidInput names the index of a part that is not text.
-    """
-    if content is None:
-        return ""
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, (list, tuple)):
-        raise InvalidInput("content: want a string or a list of text parts", field="content")
-    texts: list[str] = []
-    for i, part in enumerate(content):
-        text = part.get("text") if isinstance(part, Mapping) else part
-        kind = part.get("type", "text") if isinstance(part, Mapping) else "text"
-        if kind not in ("text", "input_text", "output_text") or not isinstance(text, str):
-            raise InvalidInput(f"content[{i}]: want a text part", field="content", index=i)
-        texts.append(text)
-    return "".join(texts)

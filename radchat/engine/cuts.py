@@ -9,7 +9,7 @@ from radchat.engine import raw_ids
 from radchat.engine.request import Ids
 
 
-def common_len(a: str, b: str) -> int:
+def common_text(a: str, b: str) -> int:
     """Length of the common beginning, by halving: slices compare faster than characters."""
     low, high = 0, min(len(a), len(b))
     if a[:high] == b[:high]:

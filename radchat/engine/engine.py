@@ -17,10 +17,8 @@ from radchat.engine.batch import Work
 from radchat.engine.checks import Poison, check_idle, check_request, wants_checks
 from radchat.engine.choice import Group
 from radchat.engine.delivery import Delivery
-from radchat.engine.eviction import Eviction
 from radchat.engine.kv_pool import KVPool
 from radchat.engine.meters import Meters, PromptCost
-from radchat.engine.node_view import NodeView
 from radchat.engine.pins import PinsFull
 from radchat.engine.prefix_cache import Lease, PrefixCache
 from radchat.engine.request import Event, FinishReason, GaveWay, Ids, Request
@@ -142,9 +140,6 @@ class Engine:
         """How many of ``ids`` are cached from the start; changes nothing."""
         return self.cache.match_len(ids, namespace)
 
-    def evict(self, num_pages: int) -> int:
-        return self.cache.evict(num_pages)
-
     def forget(self, ids: Ids, start: int) -> int:
         """Evict what is cached of ``ids`` from ``start`` on; returns tokens freed."""
         return self.cache.forget(ids, start) * self.cache.page_size
@@ -169,15 +164,6 @@ class Engine:
                 tokens=want,
                 limit=limit,
             ) from error
-
-    def nodes(self) -> list[NodeView]:
-        return self.cache.nodes()
-
-    def path(self, ids: Ids, namespace: str = "") -> list[NodeView]:
-        return self.cache.path(ids, namespace)
-
-    def eviction_plan(self) -> list[Eviction]:
-        return self.cache.eviction_plan()
 
     def check_idle(self) -> None:
         """For an idle daemon: recount everything. AssertionError = a broken invariant."""

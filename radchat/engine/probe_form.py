@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from radchat.engine.conversation import Turn
-from radchat.engine.cuts import common_len
+from radchat.engine.cuts import common_text
 from radchat.engine.probe_subject import CALL_ID, Subject
 from radchat.engine.rendering import random_word
 
@@ -73,7 +73,7 @@ def find_reasoning_form(subject: Subject) -> None:
 
 def _learned_marks(subject: Subject, before: str, between: str, user: Turn) -> tuple[str, str]:
     head = subject.render([user], opening=True) or ""
-    mark = before[common_len(before, head) :].strip() or before.strip().rsplit("\n", 1)[-1]
+    mark = before[common_text(before, head) :].strip() or before.strip().rsplit("\n", 1)[-1]
     return mark, between.strip()
 
 

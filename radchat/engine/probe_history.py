@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from radchat.engine.conversation import Turn
-from radchat.engine.cuts import common_len
+from radchat.engine.cuts import common_text
 from radchat.engine.probe_subject import Subject
 from radchat.engine.rendering import random_word
 
@@ -91,7 +91,7 @@ def _moved(
                 if less[1][: len(less[0])] == less[0]:
                     return " and ".join(kinds)
             return "messages"
-        if len(old) - common_len(old, new) > MAX_DRIFT:
+        if len(old) - common_text(old, new) > MAX_DRIFT:
             return "trailing instructions"
     return ""
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from radchat.engine.conversation import ToolCall, Turn
-from radchat.engine.cuts import common_len
+from radchat.engine.cuts import common_text
 from radchat.engine.facts import KEEP_SWITCHES, Facts
 from radchat.engine.probe_form import (
     find_call_form,
@@ -142,7 +142,7 @@ def _openings(subject: Subject) -> dict[str, tuple[str, ...]]:
                 answer = Turn("assistant", word)
                 answered = subject.render([*turns, answer], tools=tools, switches=switches)
                 if whole is not None and closed is not None and answered is not None:
-                    start = min(common_len(whole, closed), common_len(whole, answered))
+                    start = min(common_text(whole, closed), common_text(whole, answered))
                     found.add(whole[start:])
         result[role] = tuple(sorted(found, key=len, reverse=True))
     return result
@@ -167,7 +167,7 @@ def _switches(subject: Subject) -> dict[str, str]:
         elif texts[0] == texts[1]:
             result[name] = "nothing"
         else:
-            before = common_len(texts[0], closed)
-            same = common_len(texts[0], texts[1])
+            before = common_text(texts[0], closed)
+            same = common_text(texts[0], texts[1])
             result[name] = "opening" if same >= before else "conversation"
     return result

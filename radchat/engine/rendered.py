@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from radchat.engine.conversation import Point, Settings, Turn
-from radchat.engine.cuts import common_len
+from radchat.engine.cuts import common_text
 from radchat.engine.digests import Digests
 from radchat.engine.facts import Facts
 from radchat.engine.rendering import Renderer, View, random_word
@@ -101,7 +101,7 @@ class Rendered:
             if len(counts) <= MAX_BOUNDARY_RENDERINGS:
                 try:
                     part = self.renderer.render(self.view, opening=False, upto=count)
-                    places.append(common_len(self.text, part))
+                    places.append(common_text(self.text, part))
                     continue
                 except InvalidInput:
                     pass
@@ -118,7 +118,7 @@ class Rendered:
         for messages in (view.messages, (*view.messages, answer)):
             other = replace(view, messages=messages)
             try:
-                result = min(result, common_len(text, self.renderer.render(other, opening=False)))
+                result = min(result, common_text(text, self.renderer.render(other, opening=False)))
             except InvalidInput:
                 continue
         return result

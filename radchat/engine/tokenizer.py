@@ -177,16 +177,6 @@ class Tokenizer:
         """Ids of plain text that follows ``after``: names of control tokens in it stay text."""
         return array("I", self._run(join_surrogates(text), self._left(after), None))
 
-    def encode_raw(self, text: str) -> Ids:
-        """Ids of a raw completion's prompt: the tokenizer's own rule, control names are control.
-
-        What it adds at the start (BOS) is left out if the text brings it along.
-        """
-        text = join_surrogates(text)
-        plain = _ids(self._real, text)
-        full = _ids(self._real, text, add_special_tokens=True)
-        return array("I", plain if full[:1] == plain[:1] else full)
-
     def least_ids(self, text: str) -> int:
         """No encoding of ``text`` (plain, or a masked rendering) has fewer ids than this.
 

@@ -4,23 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import Enum
-from typing import Final
 
 from radchat_sessions.database import Database
 from radchat_sessions.errors import Refused
 from radchat_sessions.messages import Branch, Placed
 from radchat_sessions.names import check_name, free_name
 from radchat_sessions.token_ids import TokenIds
-
-
-class Anywhere(Enum):
-    """``expected=ANYWHERE``: wherever the branch points now."""
-
-    ANYWHERE = "anywhere"
-
-
-ANYWHERE: Final = Anywhere.ANYWHERE
 
 
 class Branches(TokenIds):
@@ -38,22 +27,6 @@ class Branches(TokenIds):
                 name = self.free_branch_name(session_id, self.head(session_id).last_branch)
             self._new_branch(session_id, check_name(name), message_id)
         return self.branch(session_id, name)
-
-    def set_branch(
-        self,
-        session_id: str,
-        name: str,
-        message_id: str | None,
-        expected: str | Anywhere | None = ANYWHERE,
-    ) -> bool:
-        """Point a branch elsewhere, if it points at ``expected``. HEAD follows if it is there."""
-        self._require(session_id, message_id)
-        with self._db.write():
-            now = self.branch(session_id, name).message
-            if expected is not ANYWHERE and now != expected:
-                return False
-            self._point(session_id, name, message_id)
-        return True
 
     def rename_branch(self, session_id: str, old: str, new: str) -> None:
         check_name(new)

@@ -145,10 +145,6 @@ class Heads(Branches):
         with self._db.write():
             return self._drop_label(session_id, message_id, kind, value) > 0
 
-    def set_meta(self, key: str, value: str) -> None:
-        with self._db.write():
-            self._db.do("INSERT OR REPLACE INTO meta VALUES (?, ?)", key, clean(value))
-
     # -- inside a transaction ----------------------------------------------------------------------
 
     def _move_head(

@@ -224,10 +224,6 @@ class Reader:
         rows = self._db.all("SELECT * FROM labels WHERE kind = 'pin' ORDER BY session, message")
         return [Label(row["session"], row["message"], row["kind"], row["value"]) for row in rows]
 
-    def meta(self, key: str) -> str | None:
-        row = self._db.one("SELECT value FROM meta WHERE key = ?", key)
-        return None if row is None else str(row["value"])
-
     # -- running -----------------------------------------------------------------------------------
 
     def running(self, session_id: str | None = None) -> list[Running]:

@@ -138,20 +138,6 @@ class Store(Exchange):
             )
         return self.session(session_id)
 
-    def set_settings(
-        self, session_id: str, settings: Mapping[str, Json], *, model: str | None = None
-    ) -> Session:
-        """Replace all settings; ``model`` None leaves it."""
-        self.session(session_id)
-        with self._db.write():
-            self._db.do(
-                "UPDATE sessions SET settings = ?, model = coalesce(?, model) WHERE id = ?",
-                dumps(clean(settings)),
-                model,
-                session_id,
-            )
-        return self.session(session_id)
-
     def use(
         self,
         session_id: str,

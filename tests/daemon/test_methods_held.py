@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from radchat.daemon.held import Held, Snapshot, common_len, cuts, held_of, owners
+from radchat.daemon.held import Held, Snapshot, cuts, held_of, owners
+from radchat.engine.cuts import common_ids
 from radchat.engine.prefix_cache import PrefixCache
 from radchat.engine.request import Ids
 from radchat_sessions.content import text_part
@@ -243,7 +244,7 @@ def test_cuts_forget_what_follows_a_message_and_nothing_else(store: Counting, se
             assert left == mine.device
 
 
-def test_common_len_finds_the_first_difference() -> None:
+def test_common_ids_finds_the_first_difference() -> None:
     dice = random.Random(5)
     for _ in range(300):
         a = words(dice, dice.randrange(1, 70))
@@ -251,4 +252,4 @@ def test_common_len_finds_the_first_difference() -> None:
         where = dice.randrange(len(a) + 1)
         if where < len(a):
             b[where] += 100
-        assert common_len(a, b) == where
+        assert common_ids(a, b) == where

@@ -168,7 +168,7 @@ def test_an_error_in_mid_answer_ends_the_request_and_keeps_what_was_said(
             status = await home.service.status()
             assert (status["running"], status["answers"]) == (0, 0)
             assert status["models"][0]["users"] == 0
-            assert home.service._worker.num_running == 0
+            assert not home.service._worker._sinks
             assert await home.running() == 0
             last = (await home.service.log(WHERE))["messages"][-1]
             assert (last["finish_reason"], last["branches"]) == ("error", ["main"])

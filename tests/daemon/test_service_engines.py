@@ -259,7 +259,7 @@ def test_the_worker_runs_a_scripted_engine_and_hands_its_events_over_in_order() 
         inboxes: dict[str, list[Event]] = {"a": [], "b": []}
         for name, inbox in inboxes.items():
             await worker.submit("a", _request(name, n=2), inbox.append)
-        await until(lambda: worker.num_running == 0)
+        await until(lambda: not worker._sinks)
         await worker.call(lambda: None)  # and what was handed over has arrived
         for name, inbox in inboxes.items():
             assert [text(inbox, name, choice) for choice in (0, 1)] == ["Hello, you two"] * 2

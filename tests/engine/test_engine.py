@@ -517,7 +517,7 @@ def test_counters_balance_after_every_kind_of_ending(
         assert pages["free"] + pages["evictable"] == pages["total"] == 13
     assert engine.clear() == pages["evictable"]
     assert engine.stats()["pages"]["free"] == 13
-    assert engine.nodes() == []
+    assert engine.cache.nodes() == []
 
 
 class Mix:
@@ -580,7 +580,7 @@ class Mix:
             if self.engine.abort(name):
                 self.aborted.add(name)
         if self.random.random() < 0.02:
-            self.engine.evict(self.random.randrange(1, 30))
+            self.engine.cache.evict(self.random.randrange(1, 30))
         self.take(self.engine.step())
 
     def take(self, events: list[Event]) -> None:
@@ -635,12 +635,12 @@ def test_a_running_request_locks_the_part_it_matched_and_no_more() -> None:
     run(engine, ask("a", first, max_tokens=1))
     engine.submit(ask("b", first[:6] + array("I", [20, 21]), max_tokens=30))
     engine.step()
-    shared = [node for node in engine.nodes() if node.end <= 6]
+    shared = [node for node in engine.cache.nodes() if node.end <= 6]
     assert [(node.start, node.end, node.lock_ref) for node in shared] == [(0, 6, 1)]
-    assert [n.lock_ref for n in engine.nodes() if list(n.tokens) == [7, 8, 9, 10]] == [0]
+    assert [n.lock_ref for n in engine.cache.nodes() if list(n.tokens) == [7, 8, 9, 10]] == [0]
     engine.submit(ask("c", first[:8] + array("I", [30]), max_tokens=1))
     engine.step()
-    assert [n.lock_ref for n in engine.nodes() if (n.start, n.end) == (0, 6)] == [1]
+    assert [n.lock_ref for n in engine.cache.nodes() if (n.start, n.end) == (0, 6)] == [1]
     engine.abort("b")
     drain(engine)
     engine.check_idle()
@@ -693,13 +693,13 @@ def test_ids_of_two_namespaces_share_nothing() -> None:
 def test_probing_and_planning_change_nothing() -> None:
     engine = scripted_engine()
     run(engine, ask("a"), ask("b", opening("another")))
-    before = engine.nodes()
-    plan = engine.eviction_plan()
+    before = engine.cache.nodes()
+    plan = engine.cache.eviction_plan()
     assert engine.probe(opening()) == len(opening())
-    assert [node.end for node in engine.path(opening())][-1] >= len(opening())
-    assert engine.nodes() == before
+    assert [node.end for node in engine.cache.path(opening())][-1] >= len(opening())
+    assert engine.cache.nodes() == before
     assert sum(step.pages for step in plan) == engine.stats()["pages"]["evictable"]
-    assert engine.evict(2) == 2
+    assert engine.cache.evict(2) == 2
     assert engine.stats()["pages"]["evictable"] == sum(step.pages for step in plan) - 2
 
 

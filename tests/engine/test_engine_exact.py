@@ -142,7 +142,7 @@ def test_two_identical_prompts_at_once_end_with_one_copy_and_two_right_answers(
         bench.expect(twin, events)
     whole = ids + array("I", output(events, twins[0].id)[:11])
     assert bench.engine.probe(whole) == 161
-    pages = {page for node in bench.engine.path(whole) for page in node.pages}
+    pages = {page for node in bench.engine.cache.path(whole) for page in node.pages}
     assert len(pages) == -(-161 // PAGE)
 
 
@@ -210,7 +210,7 @@ def test_after_eviction_what_is_left_is_reused_and_the_rest_computed(num_pages: 
     bench = Bench()
     ids = prompt(12, 75)
     bench.ask(ids, 1)
-    bench.engine.evict(num_pages)
+    bench.engine.cache.evict(num_pages)
     left = bench.engine.probe(ids)
     assert left == max(0, 80 - num_pages * PAGE)
     assert bench.ask(ids) == min(left, 74)
@@ -241,7 +241,7 @@ def test_chats_that_outgrow_the_pool_go_on_rightly() -> None:
 def kv_of(bench: Bench, ids: Ids) -> Tensor:
     """The KV of a cached sequence, token by token: [layers, 2, tokens, heads, dim]."""
     table: list[int] = []
-    for node in bench.engine.path(ids):
+    for node in bench.engine.cache.path(ids):
         del table[node.start // PAGE :]
         table += node.pages
     t = torch.arange(len(ids))

@@ -42,7 +42,7 @@ def test_the_nine_moments_of_the_articles_figure(story: ModuleType) -> None:
     for moment in story.moments(engine, lambda text: list(text.encode())):
         told.append(moment)
         print(f"\n{moment.title}   (reused {moment.reused})")
-        for node in engine.nodes():
+        for node in engine.cache.nodes():
             words = bytes(list(node.tokens[:24])).decode(errors="replace")
             print(f"  {'  ' * node.depth}{node.start}-{node.end}  {len(node.pages)} pages  {words}")
     one, two, three, four, five, six, seven, eight, nine = told

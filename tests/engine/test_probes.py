@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from radchat.engine.cuts import common_len
+from radchat.engine.cuts import common_text
 from radchat.engine.facts import Facts
 from radchat.engine.jinja_env import CompiledTemplate
 from radchat.engine.probes import probe
@@ -221,7 +221,7 @@ def test_our_environment_renders_what_the_model_makers_library_renders() -> None
 def test_the_common_beginning_is_found_by_halving() -> None:
     for a, b, want in (("", "", 0), ("abc", "abd", 2), ("abc", "abc", 3), ("ab", "abc", 2),
                        ("x", "y", 0), ("a" * 999 + "b", "a" * 999 + "c", 999)):  # fmt: skip
-        assert common_len(a, b) == common_len(b, a) == want
+        assert common_text(a, b) == common_text(b, a) == want
 
 
 def test_probing_with_any_layout_of_tokenizer_finds_the_same() -> None:

@@ -16,9 +16,8 @@ from benchmarks.scheduling import (
     hot_and_cold,
     mixed,
     simulate,
-    some_ids,
 )
-from benchmarks.simulator import PAGE, Arrival, Simulation, ask
+from benchmarks.simulator import PAGE, Arrival, Simulation, ask, some_ids
 from radchat.engine.request import Priority
 from radchat.engine.scheduler_options import SchedulerOptions
 

@@ -11,7 +11,7 @@ import pytest
 from tokenizers import Tokenizer as RawTokenizer
 from tokenizers.processors import TemplateProcessing
 
-from radchat.engine.conversation import Prompt, Settings, ToolCall, Turn, content_text
+from radchat.engine.conversation import Prompt, Settings, ToolCall, Turn
 from radchat.engine.template import Template
 from radchat.engine.tokenizer import Tokenizer
 from radchat.errors import InvalidInput, ModelBroken
@@ -314,17 +314,6 @@ def test_tools_in_any_order_give_the_same_ids_and_hashes_in_this_process_and_ano
     assert other.stdout.strip() == f"{first.ids.tolist()} {first.settings_hash} {first.points}"
 
 
-def test_contents_as_parts_null_and_plain_strings_are_one() -> None:
-    assert content_text([{"type": "text", "text": "ab"}]) == content_text("ab") == "ab"
-    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": ""}, {"text": "b"}]
-    assert content_text(parts) == "ab"
-    assert content_text(None) == content_text([]) == ""
-    with pytest.raises(InvalidInput, match=r"content\[1\]"):
-        content_text([{"type": "text", "text": "a"}, {"type": "image_url"}])
-    with pytest.raises(InvalidInput, match="list of text parts"):
-        content_text(5)
-
-
 def test_an_empty_system_prompt_and_calls_without_text_are_rendered() -> None:
     template = toy_template("qwen3")
     turns = [
@@ -426,10 +415,7 @@ def test_continuing_has_no_closing_and_no_new_header() -> None:
     turn = sampled(template, prompt, "half an")
     ids = turn.continue_ids()
     assert template.tokenizer.decode(ids).endswith("<|im_start|>assistant\nhalf an")
-    parts = content_text([{"type": "text", "text": "half"}, {"type": "text", "text": " an"}])
-    started = template.prompt([], [Turn("user", "a")], plain_settings(), prefill=parts)
-    plain = template.prompt([], [Turn("user", "a")], plain_settings(), prefill="half an")
-    assert started.ids == plain.ids
+    started = template.prompt([], [Turn("user", "a")], plain_settings(), prefill="half an")
     assert template.tokenizer.decode(started.ids).endswith("<|im_start|>assistant\nhalf an")
     assert sum(started.shares) == len(started.tail)
     with pytest.raises(InvalidInput, match="continued"):

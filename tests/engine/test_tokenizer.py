@@ -108,18 +108,6 @@ def with_bos(text: str) -> str:
     return raw.to_str()
 
 
-@pytest.mark.parametrize("text", ["hello", "<s>hello"])
-@pytest.mark.parametrize("adds", [True, False])
-def test_a_raw_completion_begins_with_one_bos_where_the_tokenizer_adds_it(
-    text: Any, adds: Any
-) -> None:
-    spec = tokenizer_json("gpt2", CONTROL, PLAIN)
-    ours = Tokenizer.from_json(with_bos(spec) if adds else spec)
-    ids = ours.encode_raw(text)
-    assert list(ids).count(ours.control["<s>"]) == int(adds or text.startswith("<s>"))
-    assert ours.decode(ids).removeprefix("<s>") == "hello"
-
-
 @pytest.mark.parametrize("layout", ["metaspace-always", "prefix-normalizer", "metaspace-first"])
 def test_the_space_after_a_control_token_is_the_reference_tokenizers(layout: Any) -> None:
     ours, raw = make(layout)
@@ -133,7 +121,6 @@ def test_halves_of_a_surrogate_pair_are_joined_and_single_ones_replaced() -> Non
     assert join_surrogates("plain é") == "plain é"
     ours, _ = make("gpt2")
     assert ours.decode(ours.encode_text("x\ud83d")) == "x\ufffd"
-    assert ours.decode(ours.encode_raw("x\ud83d")) == "x\ufffd"
 
 
 def test_masks_are_random_but_what_is_hashed_is_not() -> None:
@@ -205,7 +192,7 @@ def test_other_threads_run_while_a_long_text_is_tokenized() -> None:
     thread = threading.Thread(target=beat)
     thread.start()
     try:
-        for encode in (ours.encode, ours.encode_text, ours.encode_raw):
+        for encode in (ours.encode, ours.encode_text):
             before = beats
             encode(text)
             assert beats - before > 50, encode  # with the GIL held: none to three

@@ -249,14 +249,9 @@ def test_an_empty_store_has_no_current_session(store: Store) -> None:
     assert store.sessions() == []
 
 
-def test_settings_and_meta_are_kept(store: Store) -> None:
+def test_settings_are_kept(store: Store) -> None:
     session = store.create_session(clock="c", settings={"system": "be kind"})
     assert store.session(session.id).settings == {"system": "be kind"}
-    assert store.set_settings(session.id, {"think": "off"}, model="m").settings == {"think": "off"}
-    assert store.session(session.id).model == "m"
-    assert store.meta("last_model") is None
-    store.set_meta("last_model", "smol")
-    assert store.meta("last_model") == "smol"
 
 
 def test_a_store_in_memory_touches_no_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
