@@ -38,9 +38,9 @@ def compact(chat: Chat, rest: str) -> None:
         return
     finally:
         shown.end()
-    draft = chat.default
+    unsent = chat.default
     chat.moved(done)
-    chat.default, chat.context = draft, {}
+    chat.default, chat.context = unsent, {}
     before, after = count(done["before"]), count(done["after"])
     chat.host.note(f"from {before} to {after} tokens, read with your next message")
     chat.host.note(f"back: /undo, /switch - or /switch {done['label']}")
@@ -70,8 +70,8 @@ class _Dim:
 
 
 def way_out(chat: Chat) -> None:
-    """The choice where a message no longer fits. It is the draft of the next prompt, whatever is
-    chosen.
+    """The choice where a message no longer fits. It waits unsent at the next prompt, whatever
+    is chosen.
     """
     said = chat.prompt.choose("[c]ompact, [f]ork from an earlier turn, or [s]top? ").lower()
     if said and "compact".startswith(said):
@@ -85,6 +85,6 @@ def _fork(chat: Chat) -> None:
     last = int(turns[-1]["turn"]) if turns else 0
     said = chat.prompt.choose(f"before which turn, 1 to {last}? ").lstrip("#") if last else ""
     if said.isdigit() and 1 <= int(said) <= last:
-        draft = chat.default
+        unsent = chat.default
         chat.moved(chat.call("fork", ref=said, name=None))
-        chat.default = draft
+        chat.default = unsent

@@ -32,7 +32,7 @@ from prompt_toolkit.utils import is_dumb_terminal
 from radchat.chat import commands
 from radchat.chat.history import SessionHistory, open_history
 from radchat.chat.keyboard import waiting
-from radchat.chat.text import as_draft, typed
+from radchat.chat.text import typed, unsent
 
 QUOTES = '"""'
 PASTE_LINES, PASTE_CHARS = 8, 1000
@@ -96,11 +96,11 @@ class Prompt:
             return ""
 
     def typed_meanwhile(self) -> str:
-        """What was typed since the last message was sent, as a draft: nothing of it is a command
-        or an Enter.
+        """What was typed since the last message was sent, unsent: nothing of it is a command or
+        an Enter.
         """
         early = "".join(key.data for key in get_typeahead(self._session.input))
-        return as_draft(early + waiting().decode("utf-8", "replace"))
+        return unsent(early + waiting().decode("utf-8", "replace"))
 
     def refresh(self) -> None:
         """Show the toolbar's new text, or none; from any thread."""

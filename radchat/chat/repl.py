@@ -319,7 +319,7 @@ class Chat:
         if result.get("recompute"):
             self.host.note(str(result["recompute"]["text"]))
 
-    def _keep_draft(self) -> None:
+    def _keep_unsent(self) -> None:
         self.default = self.prompt.typed_meanwhile()
 
     def _view(self) -> View:
@@ -333,7 +333,7 @@ class Chat:
             paints=self.host.paints(sys.stderr),
             columns=self.host.error_columns,
             continues="/continue",
-            at_end=self._keep_draft,
+            at_end=self._keep_unsent,
             standing=self._standing,
         )
 

@@ -79,6 +79,6 @@ def typed(text: str) -> str:
     return join_surrogates(text.replace("\r\n", "\n").replace("\r", "\n"))
 
 
-def as_draft(text: str) -> str:
+def unsent(text: str) -> str:
     """What was typed or pasted blindly: its letters and lines, no keys, no control characters."""
     return _CONTROL.sub("", typed(_KEYS.sub("", text))).strip("\n")

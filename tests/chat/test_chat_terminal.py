@@ -401,7 +401,7 @@ DRAFT = "one\ntwo three\nfour"
 
 
 @pytest.mark.parametrize("is_cancelled", [False, True])
-def test_what_is_typed_while_an_answer_comes_is_a_draft(
+def test_what_is_typed_while_an_answer_comes_waits_unsent(
     chat: Open, daemon: FakeDaemon, is_cancelled: bool
 ) -> None:
     words = [f"word{i} " for i in range(3000 if is_cancelled else 40)]
@@ -422,7 +422,9 @@ def test_what_is_typed_while_an_answer_comes_is_a_draft(
     assert sent(daemon, 2)[1]["text"] == DRAFT
 
 
-def test_lines_sent_in_one_go_are_one_message_and_a_draft(chat: Open, daemon: FakeDaemon) -> None:
+def test_lines_sent_in_one_go_are_one_message_and_the_rest_waits(
+    chat: Open, daemon: FakeDaemon
+) -> None:
     daemon.script["generate"] = lambda args: slowly(["a ", "b "], 0.2)
     terminal = chat("chat")
     terminal.wait_for("> ")

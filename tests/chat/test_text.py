@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from radchat.chat.text import Cleaner, as_draft, clean, join_surrogates, one_line, typed
+from radchat.chat.text import Cleaner, clean, join_surrogates, one_line, typed, unsent
 
 HOSTILE = (
     "\x1b[31mred\x1b[0m",
@@ -103,7 +103,7 @@ def test_typed_line_ends_are_normalised_and_the_result_can_be_stored() -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "draft"),
+    ("keys", "text"),
     [
         ("a\rb\r\nc\r", "a\nb\nc"),
         ("a\x1b\rb", "a\nb"),  # Alt+Enter
@@ -113,5 +113,5 @@ def test_typed_line_ends_are_normalised_and_the_result_can_be_stored() -> None:
         ("\r\r", ""),
     ],
 )
-def test_what_was_typed_blindly_is_letters_and_lines(keys: str, draft: str) -> None:
-    assert as_draft(keys) == draft
+def test_what_was_typed_blindly_is_letters_and_lines(keys: str, text: str) -> None:
+    assert unsent(keys) == text

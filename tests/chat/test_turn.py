@@ -21,6 +21,7 @@ from radchat.paths import Places
 from radchat.protocol import Event
 from tests.chat.fake_server import FakeDaemon, answer_events
 from tests.chat.trees import long
+from tests.waiting import wait_until
 
 Turn = Callable[..., tuple[Answer, bool]]
 PAYLOAD: dict[str, Any] = {"where": {"terminal": None, "folder": "/"}, "text": "hi"}
@@ -43,13 +44,6 @@ def turn(daemon: FakeDaemon, tmp_path: Path, view: View) -> Iterator[Turn]:
     before = signal.getsignal(signal.SIGINT)
     yield lambda **more: run_turn(client, PAYLOAD, view, **more)
     assert signal.getsignal(signal.SIGINT) is before
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def interrupted(

@@ -10,8 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,27 +21,13 @@ from radchat.daemon.lock import DaemonInfo, is_held, read_info
 from radchat.paths import Places
 from radchat.protocol import build_id
 from radchat.wire import Exchange, result
+from tests.waiting import wait_until
 
 HERE = Path(__file__).parent
 REPO = HERE.parent.parent
 FAKE = (sys.executable, "-P", str(HERE / "fake_daemon.py"))
 ROOTS = ("", "kernels", "sessions")  # the source roots, and the package in each
 PACKAGES = ("radchat", "radchat_kernels", "radchat_sessions")
-
-
-def wait_until(condition: Callable[[], Any], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.01)
-
-
-def alive(pid: int) -> bool:
-    """A zombie is dead: nobody has asked for its exit code yet, that is all."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def copy_sources(to: Path) -> str:
@@ -61,14 +46,19 @@ def build_of(sources: str) -> str:
     return run.stdout.strip()
 
 
-@pytest.fixture(scope="session")
-def sources(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """What the daemons of these tests run: a copy, so that an edit meanwhile is no new build."""
+def copy_of_this_build(folders: pytest.TempPathFactory) -> str:
+    """The sources as they are now, so that an edit meanwhile is no new build. As a PYTHONPATH."""
     while True:
-        path = copy_sources(tmp_path_factory.mktemp("sources"))
+        path = copy_sources(folders.mktemp("sources"))
         build_id.cache_clear()
         if build_of(path) == build_id():  # else somebody wrote a file in between
             return path
+
+
+@pytest.fixture(scope="session")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What the daemons of these tests run."""
+    return copy_of_this_build(tmp_path_factory)
 
 
 class Home:

@@ -23,8 +23,9 @@ from radchat.errors import (
 )
 from radchat.protocol import MAX_BODY, METHODS, STREAMS, Where
 from radchat.wire import Exchange, result
-from tests.daemon.conftest import Home, wait_until
+from tests.daemon.conftest import Home
 from tests.daemon.fake_daemon import SECRET
+from tests.waiting import wait_until
 
 JSON = "Content-Type: application/json"
 

@@ -20,7 +20,8 @@ from radchat.protocol import build_id
 from radchat.stop import stop_daemon
 from radchat.whereabouts import where
 from radchat.wire import Chunks
-from tests.daemon.conftest import FAKE, HERE, Home, alive, copy_sources, finish, wait_until
+from tests.daemon.conftest import FAKE, HERE, Home, copy_sources, finish
+from tests.waiting import alive, wait_until
 
 # -- light -----------------------------------------------------------------------------------------
 

@@ -29,7 +29,8 @@ from radchat.errors import Busy, ConfigInvalid, RadchatError, Unreachable
 from radchat.paths import Places
 from radchat.protocol import PROTOCOL
 from radchat.stop import stop_daemon
-from tests.daemon.conftest import Home, alive, build_of, copy_sources, finish, wait_until
+from tests.daemon.conftest import Home, build_of, copy_sources, finish
+from tests.waiting import alive, wait_until
 
 INFO = DaemonInfo(1, 2.0, "b", PROTOCOL, "/s")
 

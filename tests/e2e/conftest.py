@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from radchat.protocol import build_id
-from tests.daemon.conftest import build_of, copy_sources
+from tests.daemon.conftest import copy_of_this_build
 from tests.e2e.homes import Home, Shell
 from tests.e2e.hooked import Hooked
 from tests.e2e.tiny_models import converted
@@ -23,14 +22,8 @@ Shells = Callable[..., Shell]
 
 @pytest.fixture(scope="session")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """What the daemons and commands of these tests run: a copy, so that an edit meanwhile is no
-    new build.
-    """
-    while True:
-        path = copy_sources(tmp_path_factory.mktemp("sources"))
-        build_id.cache_clear()
-        if build_of(path) == build_id():  # else somebody wrote a file in between
-            return path
+    """What the daemons and commands of these tests run."""
+    return copy_of_this_build(tmp_path_factory)
 
 
 @pytest.fixture(scope="session")

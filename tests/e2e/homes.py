@@ -15,8 +15,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,25 +28,10 @@ from radchat.paths import Places
 from radchat.protocol import Event
 from radchat.wire import EventStream
 from radchat_sessions.store import Store
+from tests.waiting import PATIENCE, alive, wait_until
 
-PATIENCE = 60.0  # seconds; nothing takes so long but on a machine that does much else
 OF_THE_ENGINE = ("cache.stats", "cache.ls", "cache.tree", "cache.clear")  # whoever asks, wherever
 DAEMON_WORDS = (b"radchat", b"daemon", b"start")
-
-
-def wait_until(condition: Callable[[], Any], seconds: float = PATIENCE) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.01)
-
-
-def alive(pid: int) -> bool:
-    """A zombie is dead: nobody has asked for its exit code yet, that is all."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 @dataclass(frozen=True)

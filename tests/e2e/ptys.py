@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.harness import Terminal
-from tests.e2e.homes import PATIENCE, Home
+from tests.e2e.homes import Home
+from tests.waiting import PATIENCE
 
 PROMPT = "ready> "
 SHELLS = {

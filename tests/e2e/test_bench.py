@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from radchat.cli.bench import card
-from tests.e2e.homes import Home, Shell, finish, wait_until
+from tests.e2e.homes import Home, Shell, finish
+from tests.waiting import wait_until
 
 
 @pytest.fixture(scope="module")

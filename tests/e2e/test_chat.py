@@ -11,8 +11,9 @@ import pytest
 
 from tests.e2e.conftest import EXACT, Homes
 from tests.e2e.harness import Terminal
-from tests.e2e.homes import PATIENCE, Home, Shell, wait_until
+from tests.e2e.homes import Home, Shell
 from tests.e2e.tiny_models import converted
+from tests.waiting import PATIENCE, wait_until
 
 Open = Callable[..., Terminal]
 STOP = "<|im_end|>"

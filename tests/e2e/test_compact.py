@@ -12,9 +12,10 @@ from radchat.daemon.compact_plan import REQUEST
 from radchat.errors import ContextOverflow, InvalidInput
 from radchat.protocol import Event
 from tests.e2e.conftest import POOL, Homes
-from tests.e2e.homes import Home, Shell, until, wait_until
+from tests.e2e.homes import Home, Shell, until
 from tests.e2e.tiny_models import converted
 from tests.engine.text_toys import TEMPLATES
+from tests.waiting import wait_until
 
 OPTIONS = {"temperature": 0, "max_tokens": 8, "num_ctx": 2000}
 LONG = "much more of it " * 16  # 256 tokens

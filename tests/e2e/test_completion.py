@@ -11,8 +11,9 @@ import pytest
 
 from tests.e2e.conftest import EXACT, Homes
 from tests.e2e.harness import Terminal
-from tests.e2e.homes import PATIENCE, Home, Shell
+from tests.e2e.homes import Home, Shell
 from tests.e2e.ptys import Window, env_of, need
+from tests.waiting import PATIENCE
 
 COMPINIT = "autoload -Uz compinit && compinit -u -D"
 HOSTILE = ("cost$(touch${IFS}PWNED)", "back`touch${IFS}PWNED`", "it's", "ouch!x", "über;größe")

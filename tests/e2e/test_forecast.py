@@ -7,7 +7,8 @@ import sys
 
 from tests.e2e.conftest import EXACT
 from tests.e2e.harness import Terminal
-from tests.e2e.homes import PATIENCE, Home, Shell
+from tests.e2e.homes import Home, Shell
+from tests.waiting import PATIENCE
 
 LONG = "a long talk about what was and is. " * 12
 TOLD = re.compile(r"going on here recomputes ([\d,]+) tokens(, (?:about|less than) [\d.]+ s)?: ")

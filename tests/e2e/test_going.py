@@ -11,9 +11,10 @@ import pytest
 from safetensors.torch import save_file
 
 from tests.e2e.conftest import Homes
-from tests.e2e.homes import Shell, alive, until, wait_until
+from tests.e2e.homes import Shell, until
 from tests.e2e.tiny_models import CHATML
 from tests.models.making import hf_folder
+from tests.waiting import alive, wait_until
 
 
 def test_twenty_long_prompts_cancelled_before_the_first_word_hold_up_nobody(

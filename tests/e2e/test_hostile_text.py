@@ -18,7 +18,8 @@ import pytest
 
 from tests.e2e.conftest import EXACT
 from tests.e2e.harness import Terminal
-from tests.e2e.homes import PATIENCE, Home, Shell
+from tests.e2e.homes import Home, Shell
+from tests.waiting import PATIENCE
 
 EVIL = (
     "\x1b[2J\x1b]0;title\x07\x1b]8;;http://x\x1b\\link\x1b]52;c;aGk=\x07\x1bPq\x1b\\\x1b_x\x1b\\"

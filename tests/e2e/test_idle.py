@@ -9,7 +9,8 @@ from pathlib import Path
 
 from tests.e2e.conftest import EXACT
 from tests.e2e.harness import Terminal
-from tests.e2e.homes import PATIENCE, Home, Shell
+from tests.e2e.homes import Home, Shell
+from tests.waiting import PATIENCE
 
 
 def wake_ups(pid: int) -> int:

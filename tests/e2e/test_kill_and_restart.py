@@ -11,7 +11,8 @@ import pytest
 
 from radchat.errors import RadchatError
 from tests.e2e.conftest import EXACT, Homes
-from tests.e2e.homes import Home, Shell, alive, finish, is_daemon, spoken, until, wait_until
+from tests.e2e.homes import Home, Shell, finish, is_daemon, spoken, until
+from tests.waiting import alive, wait_until
 
 
 @pytest.mark.parametrize("words", [1, 40])

@@ -17,8 +17,9 @@ from radchat.client import Client
 from radchat.errors import Unreachable
 from radchat.protocol import Event
 from tests.e2e.conftest import EXACT, Homes
-from tests.e2e.homes import Home, Shell, spoken, wait_until
+from tests.e2e.homes import Home, Shell, spoken
 from tests.e2e.hooked_daemon import MOMENTS
+from tests.waiting import wait_until
 
 HOOKED = Path(__file__).with_name("hooked_daemon.py")
 OPTIONS = {"temperature": 0, "max_tokens": 24}

@@ -9,8 +9,9 @@ import pytest
 
 from tests.e2e.conftest import Homes
 from tests.e2e.harness import Terminal
-from tests.e2e.homes import PATIENCE, Shell
+from tests.e2e.homes import Shell
 from tests.models.others import ollama_model, tiny_gguf
+from tests.waiting import PATIENCE
 
 PARAMS = {"temperature": 0, "num_predict": 9, "mirostat": 1}
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tests.e2e.conftest import EXACT, Homes
-from tests.e2e.homes import Home, Shell, wait_until
+from tests.waiting import wait_until
+from tests.e2e.homes import Home, Shell
 from tests.e2e.hooked import Hooked
 
 TEXT = "what is to stay, at some length. " * 6

@@ -16,7 +16,8 @@ import pytest
 from radchat.engine.tokenizer import Tokenizer
 from tests.e2e.conftest import EXACT, Homes
 from tests.e2e.harness import Terminal
-from tests.e2e.homes import PATIENCE, Home, Shell, wait_until
+from tests.e2e.homes import Home, Shell
+from tests.waiting import PATIENCE, wait_until
 
 SECRET = "quincemarmalade"
 OPEN = "walnutbread"

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from tests.e2e.conftest import EXACT
-from tests.e2e.homes import Home, Shell, finish, until, wait_until
+from tests.e2e.homes import Home, Shell, finish, until
+from tests.waiting import wait_until
 
 LONG = "tell me of the old house on the hill, and leave nothing out. " * 4
 

@@ -17,9 +17,10 @@ from radchat.engine.cuts import common_ids
 from radchat.protocol import Event
 from tests.e2e.conftest import POOL
 from tests.e2e.harness import Terminal
-from tests.e2e.homes import PATIENCE, Home, Shell
+from tests.e2e.homes import Home, Shell
 from tests.e2e.tiny_models import converted
 from tests.engine.text_toys import TEMPLATES
+from tests.waiting import PATIENCE
 
 THOUGHT, ANSWER = "abc", "de"
 MARKS = ("<think>", "</think>")

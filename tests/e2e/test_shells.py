@@ -18,8 +18,9 @@ import pytest
 
 from tests.e2e.conftest import EXACT, Homes
 from tests.e2e.harness import Terminal
-from tests.e2e.homes import PATIENCE, Home, wait_until
+from tests.e2e.homes import Home
 from tests.e2e.ptys import Window, env_of, need
+from tests.waiting import PATIENCE, wait_until
 
 FLAGS = " ".join(EXACT)
 SAID = """it's $HOME, `id` and $(id) "so" \\ !! #1 ~ * ? ; | & > -n :x"""

@@ -11,7 +11,8 @@ import pytest
 
 from radchat.protocol import Event
 from tests.e2e.conftest import EXACT, Homes
-from tests.e2e.homes import Home, Shell, finish, spoken, until, wait_until
+from tests.e2e.homes import Home, Shell, finish, spoken, until
+from tests.waiting import wait_until
 
 
 def test_two_clients_at_one_head_make_two_branches_and_each_is_told(terminal: Shell) -> None:

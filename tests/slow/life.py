@@ -15,7 +15,8 @@ from typing import Any
 from radchat.client import Client
 from radchat.errors import InvalidInput, NotFound, Unreachable, UsageError
 from radchat.protocol import Event
-from tests.e2e.homes import Home, spoken, wait_until
+from tests.e2e.homes import Home, spoken
+from tests.waiting import wait_until
 
 SESSIONS = 5
 MESSAGES = 40  # of a session; then it goes

@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import Homes, homes, other, sources, tiny
-from tests.e2e.homes import Home, alive, wait_until
+from tests.e2e.homes import Home
 from tests.slow.life import Life
+from tests.waiting import alive, wait_until
 
 __all__ = ["homes", "other", "sources", "tiny"]  # fixtures
 
