@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from tests.e2e.harness import Terminal, clean_env
-from tests.e2e.homes import alive
+from tests.waiting import alive
 
 STUBBORN = """
 import signal
