@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tests.e2e.conftest import EXACT, Homes
-from tests.waiting import wait_until
 from tests.e2e.homes import Home, Shell
 from tests.e2e.hooked import Hooked
+from tests.waiting import wait_until
 
 TEXT = "what is to stay, at some length. " * 6
 

@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from radchat.client import Client
 from radchat.daemon.lock import is_suspended
 from tests.e2e.conftest import EXACT, Homes
-from tests.waiting import wait_until
 from tests.e2e.homes import Shell, finish, spoken, until
 from tests.e2e.hooked import Hooked
+from tests.waiting import wait_until
 
 LOOKS_S = 1.3  # the daemon looks at its clocks once a second: it has looked
 

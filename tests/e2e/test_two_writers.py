@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from tests.e2e.conftest import EXACT
-from tests.e2e.homes import Shell, finish, wait_until
+from tests.e2e.homes import Shell, finish
 from tests.e2e.hooked import Hooked
+from tests.waiting import wait_until
 
 OWN = "has moved on: this turn is on its own branch"
 
