@@ -120,6 +120,7 @@ def _show(chat: Chat, rest: str) -> None:  # noqa: ARG001
     session, head = chat.session, chat.head or {}
     lines = {
         "session": session.get("name") or session.get("id"),
+        "kept": "nothing of this session is on disk" if chat.is_ephemeral else None,
         "at": place(head.get("branch"), head.get("message")),
         "model": chat.arguments.get("model") or session.get("model"),
         "system": chat.arguments.get("system"),

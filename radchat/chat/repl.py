@@ -85,6 +85,8 @@ class Chat:
     def _opened(self, session: dict[str, Any]) -> None:
         """Told by the opening thread; the loop reads these only after ``ready``."""
         self.enter(session, made=self._start.is_new)
+        if self.is_ephemeral:
+            self._say("ephemeral: nothing said here is kept on disk")
         if not self._start.is_new:
             lines = self.where_lines(session)
             self.prompt.say(lambda: self.tell(lines))

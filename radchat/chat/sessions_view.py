@@ -12,6 +12,7 @@ from radchat.chat.text import one_line
 from radchat.chat.width import ELLIPSIS, cut, first_line, pad, table, width
 
 NAME_COLUMNS = 32
+EPHEMERAL = " (ephemeral)"
 LEAST_TEXT = 20  # columns
 LISTED = 20  # sessions, where one looks at them and did not say how many
 _WEEK = 7
@@ -65,6 +66,13 @@ def last_words(path: Sequence[Mapping[str, Any]], columns: int | None) -> list[s
     return lines
 
 
+def marked_name(session: Mapping[str, Any], columns: int | None = None) -> str:
+    """Its name; with `(ephemeral)` after it where nothing of it is on disk."""
+    name = one_line(str(session.get("name") or "-"))
+    mark = EPHEMERAL if session.get("ephemeral") else ""
+    return (name if columns is None else cut(name, columns - width(mark))) + mark
+
+
 def listing(sessions: Sequence[dict[str, Any]], columns: int | None) -> list[str]:
     """One line a session; the current one is starred."""
     if not sessions:
@@ -90,7 +98,7 @@ def hits_listing(hits: Sequence[Mapping[str, Any]], columns: int | None) -> list
         return []
     rows = [
         [
-            cut(one_line(str(hit.get("name") or "-")), NAME_COLUMNS),
+            marked_name(hit, NAME_COLUMNS),
             place(hit.get("branch"), hit.get("short")),
             datetime.fromtimestamp(hit["created"]).astimezone().date().isoformat(),
         ]
@@ -128,7 +136,7 @@ def _row(session: dict[str, Any]) -> tuple[str, ...]:
     return (
         "*" if session.get("current") else "",
         str(session["id"])[:8],
-        one_line(str(session.get("name") or "-")),
+        marked_name(session, NAME_COLUMNS),
         day_of(used) if isinstance(used, int | float) else "-",
         count(session.get("messages") or 0),
         str(len(branches) if isinstance(branches, list | dict) else branches or 0),

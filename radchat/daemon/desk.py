@@ -36,11 +36,8 @@ def translate(error: store_errors.StoreError) -> errors.RadchatError:
 class EphemeralStore(Store):
     """Sessions of ``--ephemeral`` chats: in memory, each known to its own terminal only.
 
-    Their names keep away from those of stored sessions, never the other way round: nothing on disk
-    tells that they were.
+    No session of one store has a name of the other's.
     """
-
-    beside: Store
 
     def use(
         self,
@@ -51,9 +48,6 @@ class EphemeralStore(Store):
         only_terminal: bool = True,  # noqa: ARG002 - always
     ) -> None:
         super().use(session_id, terminal=terminal, folder=folder, only_terminal=True)
-
-    def _session_names(self, but: str | None = None) -> set[str]:
-        return super()._session_names(but) | self.beside._session_names()  # noqa: SLF001 - a Store
 
 
 class Desk:
@@ -71,7 +65,7 @@ class Desk:
             private_folder(self._places.running)
             self.stored = Store.open(self._places.database, running_dir=self._places.running)
             self.ephemeral = EphemeralStore.open(IN_MEMORY)
-            self.ephemeral.beside = self.stored
+            self.ephemeral.beside, self.stored.beside = self.stored, self.ephemeral
 
         await self.run(opening)
 

@@ -47,7 +47,12 @@ class KeepingMethods(SessionMethods):
             found.sort(key=lambda each: each[0].rank)
             return {
                 "query": query,
-                "hits": _hits_json(found[:limit]),
+                "hits": [
+                    {**hit, "ephemeral": store is self._desk.ephemeral}
+                    for hit, (_, store) in zip(
+                        _hits_json(found[:limit]), found[:limit], strict=True
+                    )
+                ],
                 "more": len(found) > limit,
             }
 

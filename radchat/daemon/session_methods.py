@@ -51,6 +51,7 @@ class SessionMethods(Base):
                 for summary in store.sessions(folder=folder)
                 if summary.messages or not begun
             ]
+            rows.sort(key=lambda row: -row["used"])  # each store's own order stands among equals
             return {"sessions": rows[:limit], "total": len(rows)}
 
         return await self._desk.run(work)

@@ -15,6 +15,8 @@ from radchat_sessions.token_ids import TokenIds
 class Branches(TokenIds):
     """A Reader that also moves names. Methods beginning with ``_`` run inside ``write()``."""
 
+    beside: Branches | None = None  # a store whose sessions have names that none here may have
+
     def __init__(self, db: Database, clock: Callable[[], float]) -> None:
         super().__init__(db)
         self._clock = clock
@@ -105,7 +107,11 @@ class Branches(TokenIds):
     # -- names of sessions -------------------------------------------------------------------------
 
     def _session_names(self, but: str | None = None) -> set[str]:
-        """Names that are taken; ``but``: not by this session."""
+        """Names that are taken, in ``beside`` too; ``but``: not by this session."""
+        taken = set() if self.beside is None else self.beside.own_session_names()
+        return taken | self.own_session_names(but)
+
+    def own_session_names(self, but: str | None = None) -> set[str]:
         rows = self._db.all("SELECT name FROM sessions WHERE id IS NOT ?", but)
         return {row["name"] for row in rows}
 

@@ -751,7 +751,10 @@ def test_new_in_an_ephemeral_chat_is_ephemeral_and_a_kept_session_is_not(
 
     daemon.script["sessions.open"] = opened
     terminal = chat("chat", "--ephemeral")
+    terminal.wait_for("ephemeral: nothing said here is kept on disk")
     terminal.wait_for("> ")
+    terminal.type("/show\r")
+    terminal.wait_for("nothing of this session is on disk")
     terminal.type("/new\r")
     terminal.wait_for("new session report-q3")
     assert sent(daemon, 2, "sessions.open")[1]["ephemeral"] is True

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from radchat.chat.sessions_view import hits_listing, marked
+from radchat.chat.sessions_view import hits_listing, listing, marked
 from radchat.chat.width import width
 
 
@@ -51,3 +51,15 @@ def test_an_unnamed_message_and_odd_names_keep_the_columns() -> None:
     assert "\x1b" not in "".join(lines)
     assert " @d9f1 " in lines[2]
     assert hits_listing([], 80) == []
+
+
+@pytest.mark.parametrize("name", ["zeta", "n" * 99])
+def test_what_is_not_on_disk_is_marked_in_lists_and_hits(name: str) -> None:
+    session = {"id": "e7f2" * 8, "name": name, "ephemeral": True}
+    kept = {**session, "ephemeral": False}
+    of_list = listing([session, kept], 80)[1:]
+    of_search = hits_listing(
+        [{**hit("a needle", "needle", name=name), "ephemeral": each} for each in (True, False)], 80
+    )[1:]
+    for lines in (of_list, of_search):
+        assert [" (ephemeral) " in line for line in lines] == [True, False]

@@ -109,6 +109,7 @@ class House:
             desk.stored.close()
             made = StumblingStore.open(self.places.database, running_dir=self.places.running)
             desk.stored = desk.ephemeral.beside = made
+            made.beside = desk.ephemeral
             return made
 
         return await desk.run(swap)

@@ -189,10 +189,25 @@ def test_an_ephemeral_session_keeps_away_from_the_names_of_stored_ones(daemon: D
     assert [row["id"] for row in gone] == [stored["session"]]
 
 
+def test_a_stored_session_keeps_away_from_the_names_of_ephemeral_ones(daemon: Daemon) -> None:
+    words = name_of(daemon, "first in memory")
+    ephemeral = daemon.new(words, ephemeral=True)
+    stored = daemon.new(words)
+    assert stored["name"] == f"{ephemeral['name']}-2"
+    with pytest.raises(UsageError, match="already"):
+        daemon("sessions.rename", session=stored["name"], name=ephemeral["name"])
+    with pytest.raises(UsageError, match="already"):
+        daemon("sessions.open", new=True, name=ephemeral["name"])
+
+
 def test_a_name_that_both_have_is_ambiguous_and_both_are_told(daemon: Daemon) -> None:
+    """Which only a store that does not know of the other would give; ids may begin alike."""
     name = name_of(daemon, "both")
     ephemeral = daemon.new("one", name, ephemeral=True)
-    stored = daemon.new("two", name)  # nothing on disk heeds what was in memory
+    kept = daemon.service._desk.stored
+    beside, kept.beside = kept.beside, None
+    stored = daemon.new("two", name)
+    kept.beside = beside
     calls: list[Callable[[], Any]] = [
         lambda: daemon("tree", session=name),
         lambda: daemon("log", ref=f"{name}:HEAD"),

@@ -70,6 +70,19 @@ def test_an_ephemeral_session_is_searched_too(daemon: Daemon) -> None:
     answer = daemon.new(word, ephemeral=True)
     hits = daemon("sessions.search", query=word)["hits"]
     assert [hit["session"] for hit in hits] == [answer["session"]]
+    assert hits[0]["ephemeral"]
+    kept = daemon.new(f"{word} on disk")["session"]
+    by_id = {h["session"]: h["ephemeral"] for h in daemon("sessions.search", query=word)["hits"]}
+    assert by_id == {answer["session"]: True, kept: False}
+
+
+def test_the_last_used_session_is_the_first_listed_in_whichever_store_it_is(
+    daemon: Daemon,
+) -> None:
+    made = [daemon.new("one", ephemeral=n % 2 == 0)["session"] for n in range(4)]
+    rows = daemon("sessions.list", limit=4)["sessions"]
+    assert [row["id"] for row in rows] == made[::-1]
+    assert [row["ephemeral"] for row in rows] == [False, True, False, True]
 
 
 def test_prune_tells_what_goes_and_forgets_its_kv(daemon: Daemon) -> None:

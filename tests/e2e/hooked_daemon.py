@@ -135,7 +135,7 @@ def hooked(hooks: Hooks) -> Callable[[Places, Config], Service]:
                     open_file=HookedFile,
                 )
                 self.ephemeral = EphemeralStore.open(IN_MEMORY)
-                self.ephemeral.beside = self.stored
+                self.ephemeral.beside, self.stored.beside = self.stored, self.ephemeral
 
             await self.run(opening)
 
