@@ -173,11 +173,11 @@ class Engines:
 
         A model that can't be loaded leaves the others, if its weights had room beside them.
         """
-        self.loading, self.share_loaded = entry, 0.0
+        self._begin_load(entry)
         try:
             needed = await beside(lambda: _needs(entry, dtype, self._config))
             await self._wait_for_room(needed, say)
-            self._loader = asyncio.current_task()
+            self._begin_load(entry)
             loaded = await self._bring(entry, dtype, needed, say)
         except ModelBroken as error:
             if entry.name in error.message:
@@ -194,9 +194,13 @@ class Engines:
         await self._remember(loaded)
         return loaded
 
+    def _begin_load(self, entry: ModelEntry) -> None:
+        """From here on it goes on, whoever asked for it."""
+        self.loading, self.share_loaded = entry, 0.0
+        self._loader = asyncio.current_task()
+
     async def _wait_for_room(self, needed: Need, say: Say) -> None:
         """Until what is idle would leave room enough; refused at once if all would not."""
-        entry = self.loading
         while True:
             idle = [each for each in self.all if not each.users]
             free = self._memory.free(self.all)
@@ -204,9 +208,8 @@ class Engines:
             self._makes_room = free < needed.good
             enough = free + sum(each.num_bytes for each in idle) >= needed.good
             if enough or len(idle) == len(self.all):
-                self.loading = entry
                 return
-            self.loading = None
+            self._loader = self.loading = None
             users = sum(each.users for each in self.all)
             say(Event("progress", {"stage": "queue", "text": f"for {users} running"}))
             del idle  # nobody holds what may have to go

@@ -56,7 +56,8 @@ def test_a_model_that_answers_or_is_waited_for_is_busy_at_once(tmp_path: Path) -
             with pytest.raises(Busy, match="is answering"):
                 await asyncio.wait_for(home.service.models_unload(), 60)
             waiting = asyncio.create_task(home.say("b", new_session=True, dtype="bf16"))
-            await until(lambda: home.service._engines._asking)
+            engines = home.service._engines
+            await until(lambda: engines._asking and engines.loading is None)
             with pytest.raises(Busy, match="is answering"):
                 await asyncio.wait_for(home.service.models_unload(), 60)
             await home.service.cancel(request)
@@ -79,6 +80,22 @@ def test_a_model_that_loads_is_busy_at_once(tmp_path: Path) -> None:
                 await asyncio.wait_for(home.service.models_unload(), 60)
             gate.set()
             await asking
+
+    run(main())
+
+
+def test_a_load_goes_on_from_its_first_moment_without_whoever_asked_for_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path) as home:
+            engines = home.service._engines
+            asking = asyncio.create_task(home.say("x", new_session=True))
+            await until(
+                lambda: engines.loading is not None
+            )  # it is only being counted what it needs
+            asking.cancel()
+            await until(lambda: engines.loaded is not None)
+            assert engines.loaded is not None
+            await until(lambda: engines.loaded is not None and not engines.loaded.users)
 
     run(main())
 
