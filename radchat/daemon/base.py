@@ -147,15 +147,24 @@ class Base:
         made = [await self._snapshot(loaded) for loaded in list(self._engines.all)]
         return [snapshot for snapshot in made if snapshot is not None]
 
-    async def _forget(self, snapshot: Snapshot, held: Mapping[str, Held], doomed: set[str]) -> int:
-        """Evict the KV that only these messages use from the snapshot's engine; tokens freed. What
-        is pinned stays.
+    async def _forget(
+        self,
+        snapshot: Snapshot,
+        held: Mapping[str, Held],
+        doomed: set[str],
+        *,
+        dry_run: bool = False,
+    ) -> int:
+        """Evict the KV that only these messages use from the snapshot's engine; tokens freed, or,
+        on a dry run, that would be. What is pinned stays.
         """
         await self._drop_lost_pins()
         found = [each for each in self._engines.all if each.key == snapshot.key]
         if not found:
             return 0
         engine, paths = found[0].engine, cuts(snapshot, held, doomed)
+        if dry_run:
+            return await self._worker.call(lambda: engine.forgettable(paths))
         return await self._worker.call(
             lambda: sum(engine.forget(ids, start) for ids, start in paths)
         )

@@ -85,10 +85,7 @@ class KeepingMethods(SessionMethods):
         doomed = set(what.messages)
         kv_tokens = kv_bytes = 0
         for snapshot, mine in zip(snapshots, held, strict=True):
-            if dry_run:
-                kv = sum(each.device for message, each in mine.items() if message in doomed)
-            else:
-                kv = await self._forget(snapshot, mine, doomed)
+            kv = await self._forget(snapshot, mine, doomed, dry_run=dry_run)
             kv_tokens += kv
             kv_bytes += kv * bytes_of.get(snapshot.key, 0)
         return {

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from radchat.engine import sampling
@@ -143,6 +143,10 @@ class Engine:
     def forget(self, ids: Ids, start: int) -> int:
         """Evict what is cached of ``ids`` from ``start`` on; returns tokens freed."""
         return self.cache.forget(ids, start) * self.cache.page_size
+
+    def forgettable(self, paths: Sequence[tuple[Ids, int]]) -> int:
+        """Tokens that ``forget`` would free of these paths, one after the other."""
+        return self.cache.forgettable(paths) * self.cache.page_size
 
     def clear(self) -> int:
         """Evict all that no running request relies on and nothing is pinned; pages freed."""

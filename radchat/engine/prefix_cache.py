@@ -248,6 +248,15 @@ class PrefixCache:
         node, _ = self._match(ids, namespace)
         return self._tree.forget(node, start) if node else 0
 
+    def forgettable(self, paths: Iterable[tuple[Ids, int]], namespace: str = "") -> int:
+        """Pages that ``forget`` would free of these paths, one after the other. Evicts nothing."""
+        gone: dict[Node, int] = {}
+        for ids, start in paths:
+            node, _ = self._match(ids, namespace)
+            for each, freed in self._tree.forgettable(node, start, gone) if node else ():
+                gone[each] = gone.get(each, 0) + freed
+        return sum(gone.values())
+
     def clear(self, *, pinned: bool = False) -> int:
         """Evict all that no request relies on; what is pinned only if asked. Returns the pages
         freed.

@@ -11,7 +11,7 @@ Requests are known here only by the locks they hold (``prefix_cache.py`` has the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from radchat.engine.eviction import EvictionOrder, cuts
 from radchat.engine.node import Node, below, path_up
@@ -202,21 +202,32 @@ class RadixTree:
         freed. It ends at what a request relies on, at what is pinned and at what others continue.
         """
         num_freed = 0
-        while node.end > start and not (node.lock_ref or node.pins or node.children):
-            parent = node.parent
-            freed = node.adds
-            if node.start < start:
-                freed = len(node.pages) - (
-                    -(-start // self.page_size) - node.start // self.page_size
-                )
-                if freed <= 0:
-                    break
-            if freed == node.adds:
-                self.order.remove(node)
-            self.cut(node, freed)
+        for each, freed in self.forgettable(node, start, {}):
+            if freed == each.adds:
+                self.order.remove(each)
+            self.cut(each, freed)
             num_freed += freed
-            node = parent
         return num_freed
+
+    def forgettable(
+        self, node: Node, start: int, gone: Mapping[Node, int]
+    ) -> Iterator[tuple[Node, int]]:
+        """What ``forget`` cuts, in its order: nodes, and the pages freed of each; where so many
+        pages of the nodes in ``gone`` were cut already.
+        """
+        while node.end > start and not (node.lock_ref or node.pins):
+            parent, freed = node.parent, node.adds
+            if gone.get(node) != freed:
+                if any(gone.get(child) != child.adds for child in node.children.values()):
+                    break
+                if node.start < start:
+                    freed = len(node.pages) - (
+                        -(-start // self.page_size) - node.start // self.page_size
+                    )
+                    if freed <= gone.get(node, 0):
+                        break
+                yield node, freed - gone.get(node, 0)
+            node = parent
 
     def cut(self, node: Node, freed: int) -> None:
         """Take ``freed`` pages from the tail of an unlocked leaf; all it adds: it goes.

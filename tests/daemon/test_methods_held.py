@@ -233,8 +233,9 @@ def test_cuts_forget_what_follows_a_message_and_nothing_else(store: Counting, se
     assert len(paths) == len(  # one path an end
         {m for m in doomed if not any(x.parent == m for x in store.messages(talk.id))}
     )
-    for ids, start in paths:
-        cache.forget(ids, start)
+    told = cache.forgettable(paths)
+    assert told == sum(cache.forget(ids, start) for ids, start in paths)
+    assert cache.forgettable(paths) == 0
     after = held_of(store, talk.id, Snapshot(cache, "tok"))
     for each, mine in before.items():
         left = after.get(each, Held()).device

@@ -166,7 +166,8 @@ class CacheMachine(RuleBasedStateMachine):
     def forget_a_path(self, text: int, start: int) -> None:
         """What is evicted by name: not by age, but only leaves, and nothing a request relies on."""
         ids, free = self.some_text(text), self.cache.free
-        assert self.cache.forget(ids, start) == self.cache.free - free
+        told = self.cache.forgettable([(ids, start), (ids, start), (ids[:-1], start + 1)])
+        assert self.cache.forget(ids, start) == told == self.cache.free - free
         for _, namespace, path, end in self.evicted:
             assert end >= start - start % self.size or end % self.size
             assert self.may_go(namespace, path, end)
