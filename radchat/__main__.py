@@ -100,7 +100,10 @@ def _report(
 
         print(dumps({"error": error.to_json()}))
     else:
-        print(f"error: {clean(error.message)}", file=sys.stderr)
+        from radchat.chat.say import say
+        from radchat.cli.common import columns
+
+        say(f"error: {clean(error.message)}", columns(sys.stderr))
     if cause is not None and cli is not None and cli.verbose:
         import traceback
 

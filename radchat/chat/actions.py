@@ -148,13 +148,17 @@ def _retry(chat: Chat, rest: str) -> None:
 
 
 def _edit(chat: Chat, rest: str) -> None:
-    log = chat.call("log", ref=commands.ref(rest)) if rest else chat.call("log")
+    ref, _, text = rest.partition(" ")
+    log = chat.call("log", ref=commands.ref(ref)) if ref else chat.call("log")
     turns = [m for m in log["messages"] if m["role"] == "user"]
     if not turns:
         raise InvalidInput("no turn of yours to edit here")
-    chat.default = str(turns[-1]["text"])
     own = log["session"] == chat.session.get("id")
-    chat.editing = str(turns[-1]["id"]) if own else f"{log['session']}:{turns[-1]['id']}"
+    turn = str(turns[-1]["id"]) if own else f"{log['session']}:{turns[-1]['id']}"
+    if text.strip():
+        chat.generate(kind="edit", ref=turn, text=text.strip())
+        return
+    chat.default, chat.editing = str(turns[-1]["text"]), turn
     chat.editing_turn = int(turns[-1].get("turn") or len(turns))
     chat.host.note("change it and press Enter; Ctrl+C leaves it as it is")
 

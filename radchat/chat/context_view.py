@@ -29,10 +29,10 @@ def lines(result: Mapping[str, Any], columns: int | None) -> list[str]:
 
 
 def _total(result: Mapping[str, Any]) -> str:
-    used, limit = result.get("used"), result.get("limit")
-    number = result["tokens"] if used is None else used
+    """What the parts add up to: the path, and what opens the next turn."""
+    number, limit = result["tokens"], result.get("limit")
     of = f" of {count(limit)}, {100 * number / limit:.0f}%" if limit else ""
-    return f"{count(number)} tokens{of} · {one_line(str(result['model']))}"
+    return f"{count(number)} tokens{of} before your next words · {one_line(str(result['model']))}"
 
 
 def _bars(result: Mapping[str, Any], columns: int | None) -> list[str]:
@@ -42,7 +42,7 @@ def _bars(result: Mapping[str, Any], columns: int | None) -> list[str]:
     size = max(LEAST_BAR, MOST_BAR if columns is None else min(MOST_BAR, columns - 38))
     found = []
     for name, number in rows:
-        full = min(size, round(size * number / whole)) or int(number > 0)
+        full = min(size, round(size * number / whole))
         bar = "." * size if name == "free" else "#" * full + "." * (size - full)
         found.append(f"  {name:<16}{count(number):>9}  {bar}  {share(number, whole):>6}")
     return found
@@ -54,8 +54,8 @@ def _next(result: Mapping[str, Any]) -> str:
         return "no model is loaded: what the template adds is not told from what was said"
     tiers = [f"{count(number)} on {name}" for name, number in cached.items() if number]
     rest = tokens - sum(cached.values())
-    where = f"cached {', '.join(tiers) or 'none'} ({share(tokens - rest, tokens)})"
-    return f"before your next words: {count(tokens)} tokens, {where}, {count(rest)} to compute"
+    cached_share = share(tokens - rest, tokens)
+    return f"of them {count(rest)} to compute, cached {', '.join(tiers) or 'none'} ({cached_share})"
 
 
 def _largest(result: Mapping[str, Any]) -> list[str]:

@@ -23,14 +23,17 @@ def format_of(path: str | None, given: str | None = None) -> str:
     return _SUFFIXES.get(Path(path or "").suffix.lower(), "md")
 
 
-def write(path: str, text: str) -> Path:
-    """Raises InvalidInput; what was there before stays until all of the new is."""
+def write(path: str, text: str) -> tuple[Path, bool]:
+    """The file, and whether it replaced one. Raises InvalidInput; what was there before stays until
+    all of the new is.
+    """
     target = Path(path).expanduser()
     part: str | None = None
     try:
         if target.exists() and not target.is_file():  # a pipe, /dev/stdout, a folder
             target.write_text(text, encoding="utf-8")
-            return target
+            return target, False
+        was_there = target.exists()
         descriptor, part = tempfile.mkstemp(dir=target.parent, prefix=".radchat-")  # 0600
         with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
             file.write(text)
@@ -42,4 +45,4 @@ def write(path: str, text: str) -> Path:
             with contextlib.suppress(OSError):
                 Path(part).unlink()
         raise InvalidInput(f"cannot write {path}: {error.strerror or error}") from error
-    return target
+    return target, was_there

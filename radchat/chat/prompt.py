@@ -16,6 +16,7 @@ from pathlib import Path
 from prompt_toolkit.application import run_in_terminal
 from prompt_toolkit.application.current import set_app
 from prompt_toolkit.buffer import Buffer
+from prompt_toolkit.document import Document
 from prompt_toolkit.filters import Condition, is_searching
 from prompt_toolkit.history import InMemoryHistory
 from prompt_toolkit.input import Input
@@ -59,6 +60,7 @@ class Prompt:
         self._toolbar = toolbar
         self.is_multiline = False  # Enter is a newline
         self.had_text = False  # when Ctrl+C ended the last read
+        self._offered = ""  # what stands in the line before a key, and was not typed into it
         self._starts_search = False
         self._session: PromptSession[str] = PromptSession(
             history=self._history,
@@ -74,9 +76,13 @@ class Prompt:
         # SIGWINCH tells of a resized window; to ask twice a second besides would keep us awake
         self._session.app.terminal_size_polling_interval = None
 
-    def read(self, mark: str, default: str = "") -> str:
-        """One message, as typed. Raises EOFError (Ctrl+D), KeyboardInterrupt (Ctrl+C)."""
+    def read(self, mark: str, default: str = "", *, is_draft: bool = False) -> str:
+        """One message, as typed. Raises EOFError (Ctrl+D), KeyboardInterrupt (Ctrl+C).
+
+        ``default`` stands in the line; ``is_draft``: the user is in the middle of typing it.
+        """
         self.had_text = False
+        self._offered = "" if is_draft else default
         self.refresh()
         text = self._session.prompt(mark, default=default)
         return unquoted(typed(self._expand(text))).strip("\n")
@@ -186,6 +192,13 @@ class Prompt:
         def _leave(event: KeyPressEvent) -> None:
             event.app.exit(exception=EOFError, style="class:exiting")
 
+        @keys.add("/", filter=self._is_untouched() & ~is_searching)
+        def _command(event: KeyPressEvent) -> None:  # never "offered words/redo"
+            history = event.current_buffer.history
+            if self._offered not in history.get_strings()[-1:]:
+                history.append_string(self._offered)
+            event.current_buffer.reset(Document("/"))
+
         @keys.add("c-r", filter=~is_searching)
         def _search(event: KeyPressEvent) -> None:  # noqa: ARG001
             self._starts_search = True  # its line takes the prompt's place, as of a single line
@@ -217,6 +230,15 @@ class Prompt:
             return True
         buffer.text = above
         return False
+
+    def _is_untouched(self) -> Condition:
+        """Text is offered in the line, and the cursor is where it was put: at its end."""
+        return Condition(
+            lambda: (
+                bool(self._offered)
+                and self._session.default_buffer.document == Document(self._offered)
+            )
+        )
 
     def _is_empty(self) -> Condition:
         return Condition(lambda: not self._session.default_buffer.text)

@@ -17,6 +17,7 @@ from radchat.chat.footer import place, where
 from radchat.chat.host import Host
 from radchat.chat.opening import Opening, Start
 from radchat.chat.prompt import Prompt
+from radchat.chat.say import say
 from radchat.chat.sessions_view import last_line, last_words, opened_line
 from radchat.chat.text import clean, one_line
 from radchat.chat.turn import may_pass, run_turn, was_kept
@@ -42,6 +43,7 @@ class Chat:
         self.head: dict[str, Any] | None = None  # ours: {"branch", "message"}
         self.files: list[dict[str, str]] = []  # for the next message
         self.default = ""  # text offered at the next prompt
+        self._typed = ""  # of it, what the user is in the middle of typing
         self.editing: str | None = None  # the turn the next message replaces
         self.editing_turn = 0  # and its number
         self.context: dict[str, Any] = {}  # how full it was after the last answer
@@ -108,9 +110,9 @@ class Chat:
     def tell(self, lines: list[str]) -> None:
         """A note, and what belongs to it, dimmed."""
         self.host.note(lines[0])
+        style = (DIM, RESET) if self.host.paints(sys.stderr) else ("", "")
         for line in lines[1:] if not self.host.quiet else ():
-            shown = f"{DIM}{line}{RESET}" if self.host.paints(sys.stderr) else line
-            print(shown, file=sys.stderr)
+            say(line, self.host.error_columns(), style)
 
     def enter(self, session: dict[str, Any], *, made: bool = False) -> None:
         """Talk in this session from now on, at its HEAD; ``made``: for this chat, just now."""
@@ -157,8 +159,9 @@ class Chat:
 
     def _read(self) -> str | None:
         default, self.default = self.default, ""
+        typed, self._typed = self._typed, ""
         try:
-            text = self.prompt.read(self._mark(), default)
+            text = self.prompt.read(self._mark(), default, is_draft=bool(typed))
         except EOFError:
             self.is_over = True
             return None
@@ -192,7 +195,7 @@ class Chat:
             self.host.note("cancelled")
         except RadchatError as error:
             self.host.status("")
-            print(f"error: {clean(error.message)}", file=sys.stderr)
+            say(f"error: {clean(error.message)}", self.host.error_columns())
             if isinstance(error, ContextOverflow) and self.default and self.editing is None:
                 self._attempt(lambda: limits.way_out(self))
         sys.stdout.flush()
@@ -260,6 +263,7 @@ class Chat:
         self._adopt(told.get("session"))
         self.head = answer.head
         self.session["name"] = told.get("name")  # its first words
+        self.session["model"] = answer.init.get("model") or self.session.get("model")
         self.context = answer.done.get("context") or self.context
         self._unsure = None if answer.done else answer
         self.has_talked = True
@@ -322,7 +326,7 @@ class Chat:
             self.host.note(str(result["recompute"]["text"]))
 
     def _keep_unsent(self) -> None:
-        self.default = self.prompt.typed_meanwhile()
+        self.default = self._typed = self.prompt.typed_meanwhile()
 
     def _view(self) -> View:
         return View(

@@ -22,8 +22,9 @@ def export(chat: Chat, rest: str) -> None:
     path = rest or f"{str(result['name']).replace('/', '-')}.md"
     if not rest and Path(path).exists():
         raise InvalidInput(f"there is a {path} already: /export FILE writes to another, or over it")
-    written = write(path, str(result["text"]))
-    chat.host.note(f"{messages(result['messages'])} in {written}")
+    written, was_there = write(path, str(result["text"]))
+    over = " (replaced)" if was_there else ""
+    chat.host.note(f"{messages(result['messages'])} in {written}{over}")
 
 
 def copy(chat: Chat, rest: str) -> None:  # noqa: ARG001 - as all slash commands

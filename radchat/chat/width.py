@@ -84,6 +84,24 @@ def first_line(text: str, columns: int) -> str:
     return kept
 
 
+def wrap(text: str, columns: int) -> list[str]:
+    """The lines of the text, broken at spaces into such as take ``columns`` columns at most.
+
+    A word that takes more stays whole: a path or a command can still be copied.
+    """
+    lines = []
+    for line in text.split("\n"):
+        kept, used = "", 0
+        for word in line.split(" ") if width(line) > columns else ():
+            room = width(word)
+            if kept.strip() and used + room > columns:
+                lines.append(kept.rstrip())
+                kept, used = "", 0
+            kept, used = f"{kept}{word} ", used + room + 1
+        lines.append(kept.rstrip() if kept else line)
+    return lines
+
+
 def pad(text: str, columns: int) -> str:
     """The text cut or filled with spaces to exactly ``columns`` columns."""
     text = cut(text, columns)

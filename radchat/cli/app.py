@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from radchat.chat.options import nearest
 from radchat.cli.argv import Line
 from radchat.cli.common import Cli
 from radchat.cli.table import BY_NAME, COMMANDS, Entry
@@ -72,4 +73,13 @@ def run(line: Line, cli: Cli) -> int:
     except TyperException as error:
         where = getattr(error, "ctx", None)
         path = where.command_path if where is not None else f"radchat {line.command}"
-        raise UsageError(f"{error.format_message()} (see: {path} --help)") from error
+        raise UsageError(f"{_told(error)} (see: {path} --help)") from error
+
+
+def _told(error: Any) -> str:
+    """Typer's error in words; of its guesses at a mistyped option, the one that is near."""
+    guesses = [str(guess).lstrip("-") for guess in getattr(error, "possibilities", None) or ()]
+    if not guesses:
+        return str(error.format_message())
+    near = nearest(error.option_name.lstrip("-"), guesses)
+    return f"{error.message}: did you mean --{near}?" if near else str(error.message)

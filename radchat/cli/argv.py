@@ -8,6 +8,7 @@ chat but never a mistyped command.
 from __future__ import annotations
 
 import itertools
+import shlex
 from dataclasses import dataclass, field
 
 from radchat.chat.options import nearest
@@ -182,6 +183,10 @@ def _refuse_mistyped(words: list[str]) -> None:
     near = nearest(word, (*BY_NAME, *ALIASES))
     if len(texts) > 1 and (near is None or len(texts) > 3):
         return
+    if word == near:  # options of the command's, before it
+        at = words.index(word)
+        told = shlex.join([word, *words[:at], *words[at + 1 :]])
+        raise UsageError(f"options go after the command: radchat {told}. {habits.to_say(texts)}")
     hint = f"did you mean `radchat {near}`?" if near else "see `radchat --help`."
     raise UsageError(f"unknown command {word!r}: {hint} {habits.to_say(texts)}")
 

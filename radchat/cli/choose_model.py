@@ -62,7 +62,9 @@ def _offer(cli: Cli, *, yes: bool) -> ModelEntry:
     best = fit.recommended(memory)
     if not yes:
         cli.note(f"no model is here yet; {size(memory)} of memory are free; these fit:")
-        for number, line in enumerate(suggestion_lines(suggestions), start=1):
+        head, *lines = suggestion_lines(suggestions)
+        cli.note(f"   {head}")
+        for number, line in enumerate(lines, start=1):
             cli.note(f"{number}  {line}")
         best = suggestions[_ask(len(suggestions), suggestions.index(best))]
     try:
@@ -94,7 +96,7 @@ def suggestion_lines(suggestions: list[Suggestion]) -> list[str]:
         [one.source, size(one.fetch_bytes), size(one.memory_bytes), one.about]
         for one in suggestions
     ]
-    return table(rows, ["source", "to fetch", "in memory", ""], right=frozenset((1, 2)))[1:]
+    return table(rows, ["model", "to fetch", "in memory", ""], right=frozenset((1, 2)))
 
 
 def pull_with_progress(

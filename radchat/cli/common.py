@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from radchat.chat.say import say
 from radchat.chat.text import clean, one_line
 from radchat.chat.width import table as table  # noqa: PLC0414 - for the commands
 from radchat.errors import ConfigInvalid, InvalidInput, UsageError
@@ -142,7 +143,7 @@ class Cli:
         """A line on stderr about what is done; not with -q."""
         if not self.quiet:
             self.status("")
-            print(clean(text), file=sys.stderr, flush=True)
+            say(clean(text), self.error_columns())
 
     def moved(self, result: Mapping[str, Any], was: Mapping[str, Any] | None = None) -> None:
         """Where one is now, as every command that moves says it: `session · branch@id`."""

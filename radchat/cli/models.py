@@ -188,7 +188,7 @@ def default(ctx: typer.Context, model: Annotated[str | None, typer.Argument()] =
 
 @models_app.command("ps")
 def ps(ctx: typer.Context) -> None:
-    """What is loaded now."""
+    """What is loaded now, and how much of its KV is used."""
     cli = of(ctx)
     result = _running(cli, "models.ps") or {"models": []}
     if cli.json:
@@ -200,7 +200,7 @@ def ps(ctx: typer.Context) -> None:
             one["dtype"],
             f"{one['context']:,}",
             size(one["bytes"]),
-            size(one["kv_bytes"]),
+            f"{size(one['kv_used_bytes'])} of {size(one['kv_bytes'])}",
             f"{one['kv_tokens']:,}",
             str(one["users"]),
             _until(one),

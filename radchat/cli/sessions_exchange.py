@@ -48,11 +48,12 @@ def export(
     result = dict(cli.client.call("sessions.export", **asked, format=form, at=at, every=every))
     text = str(result.pop("text"))
     if output not in (None, STDIO):
-        path = write(str(output), text)
+        path, was_there = write(str(output), text)
         told = {**result, "file": str(path)}
         if cli.json:
             cli.data(told)
-        cli.note(f"{one_line(str(result['name']))}, {messages(result['messages'])}: {path}")
+        over = " (replaced)" if was_there else ""
+        cli.note(f"{one_line(str(result['name']))}, {messages(result['messages'])}: {path}{over}")
     elif cli.json:
         cli.data(json.loads(text) if form == "json" else {**result, "text": text})
     else:

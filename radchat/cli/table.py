@@ -85,4 +85,5 @@ def help_text() -> str:
     lines += ["", "Also: " + ", ".join(f"{a} = {' '.join(words)}" for a, words in ALIASES.items())]
     lines += ["", "Options, before or after the command:"]
     lines += [f"  {names:<28}{text}" for names, text in GLOBAL_OPTIONS]
+    lines += ["", "The current session is this terminal's last, else the last of this folder."]
     return "\n".join(lines)

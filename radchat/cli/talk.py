@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from radchat.chat.code_block import first_block
+from radchat.chat.footer import place
+from radchat.chat.text import one_line
 from radchat.chat.view import Answer, View
 from radchat.cli.common import Cli, is_terminal
 from radchat.errors import RadchatError, UsageError
@@ -72,8 +74,10 @@ def talk(
     try:
         with cli.client.stream("generate", **payload) as events:
             answer = view.follow(events)
-    except (KeyboardInterrupt, SystemExit, RadchatError):
+    except (KeyboardInterrupt, SystemExit, RadchatError) as error:
         view.finish()
+        if isinstance(error, KeyboardInterrupt):
+            _cancelled(cli, view.answer)
         raise
     if form == "text":
         cli.moved(answer.done, was)
@@ -88,6 +92,17 @@ def _continues(args: Mapping[str, Any]) -> str | None:
     an ephemeral session is never the current one of a command that keeps what is said.
     """
     return None if args.get("ephemeral") else "radchat continue"
+
+
+def _cancelled(cli: Cli, answer: Answer) -> None:
+    """What Ctrl+C leaves: the daemon keeps what was said, as with a terminal that was closed."""
+    init = answer.init
+    if not (init and answer.heard):
+        cli.note("cancelled")
+        return
+    at = place(init.get("branch"), (init.get("messages") or [None])[0])
+    session = one_line(str(init.get("name") or init.get("session")))
+    cli.note(f"cancelled: what came so far is kept in {session} · {at}; `radchat continue` goes on")
 
 
 def _block(cli: Cli, text: str) -> str:

@@ -143,6 +143,7 @@ class Service(WhyMethods):
                 "users": loaded.users,
                 "bytes": loaded.model.num_bytes,
                 "kv_bytes": loaded.kv_bytes,
+                "kv_used_bytes": loaded.cached_tokens * loaded.bytes_per_token,
                 "kv_tokens": loaded.cached_tokens,
                 "until_s": self._engines.until(loaded),
             }

@@ -100,15 +100,21 @@ def _turn(store: Heads, number: int, head: Head) -> str:
 def _by_id(store: Heads, ref: str, session_id: str) -> str:
     prefix = ref.lower()
     if not is_hex(prefix):
-        raise NotFound(f"no branch, label or message {ref} in this session")
+        raise NotFound(f"no branch, label or message {ref} in {_name(store, session_id)}")
     if len(prefix) < SHORTEST_ID:
         raise NotFound(
-            f"no branch or label {ref} in this session (a message needs {SHORTEST_ID} hex digits)"
+            f"no branch or label {ref} in {_name(store, session_id)} "
+            f"(a message needs {SHORTEST_ID} hex digits)"
         )
     fitting = [m for m in store.message_ids(session_id) if m.startswith(prefix)]
     if not fitting:
-        raise NotFound(f"no branch, label or message {ref} in this session")
+        raise NotFound(f"no branch, label or message {ref} in {_name(store, session_id)}")
     return _only(store, ref, fitting, session_id)
+
+
+def _name(store: Heads, session_id: str) -> str:
+    """Named, as which session is current differs from terminal to terminal."""
+    return store.session(session_id).name or session_id[:8]
 
 
 def _only(store: Heads, ref: str, fitting: list[str], session_id: str) -> str:

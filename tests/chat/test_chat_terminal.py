@@ -868,8 +868,11 @@ def test_export_and_copy_take_out_what_was_said(
     target = tmp_path / "talk.json"
     terminal.type(f"/export {target}\r")
     terminal.wait_for("2 messages in")
+    terminal.settle()
+    terminal.type(f"/export {target}\r")
+    terminal.wait_for("(replaced)")
     assert target.read_text() == "the text\n"
-    (call,) = daemon.asked("sessions.export")
+    (call, _) = daemon.asked("sessions.export")
     assert (call["format"], call["head"]["branch"]) == ("json", SESSION["branch"])
     terminal.type("/copy\r")
     terminal.wait_for("copied ")
@@ -893,3 +896,71 @@ def test_an_export_without_a_name_is_named_after_the_session_and_writes_over_not
         terminal.type("/export\r")
         terminal.wait_for("there is a a-b.md already")
     assert (tmp_path / "a-b.md").read_text() == "the text\n"
+
+
+def test_a_slash_in_an_offered_line_begins_a_command_and_the_offered_words_are_not_lost(
+    chat: Open, daemon: FakeDaemon
+) -> None:
+    moved = {"session": SESSION["id"], "name": "report-q3", "branch": "main", "head": None}
+    daemon.script["undo"] = {**moved, "text": "first question"}
+    daemon.script["redo"] = {**moved, "text": None}
+    terminal = chat("chat")
+    terminal.wait_for("> ")
+    terminal.type("/undo\r")
+    terminal.wait_for("> first question")
+    terminal.settle()
+    terminal.type("/redo\r")
+    sent(daemon, 1, "redo")
+    terminal.settle()
+    assert daemon.asked("generate") == []
+    terminal.type("\x15\x1b[A\x1b[A")
+    terminal.wait_for(lambda t: t.lines[t._screen.cursor.y] == "> first question")
+    terminal.type(" and/or\r")  # touched: a slash is a slash
+    assert sent(daemon, 1)[0]["text"] == "first question and/or"
+
+
+def test_the_model_is_told_once_it_has_answered(chat: Open, daemon: FakeDaemon) -> None:
+    daemon.script["sessions.open"] = {**SESSION, "model": None}
+    daemon.script["generate"] = lambda args: answer_events(["hi"])
+    terminal = chat("chat", "-c")
+    terminal.wait_for("> ")
+    terminal.type("hello\r")
+    terminal.wait_for("tok/s")
+    terminal.settle()
+    terminal.type("/show\r")
+    terminal.wait_for("model       smollm2-135m")
+    terminal.type("/model\r")
+    terminal.wait_for(lambda t: "smollm2-135m" in t.lines)
+
+
+def test_an_error_is_broken_at_words_on_a_terminal(chat: Open, daemon: FakeDaemon) -> None:
+    words = "a message of many words that a terminal of forty columns cannot show on a line"
+    daemon.script["undo"] = NotFound(words)
+    terminal = chat("chat", columns=40)
+    terminal.wait_for("> ")
+    terminal.type("/undo\r")
+    terminal.wait_for("terminal of forty")
+    assert all(f" {line} " in f" error: {words} " for line in terminal.lines if "of " in line)
+    assert sum("of " in line for line in terminal.lines) == 2
+
+
+def test_edit_takes_the_new_words_on_its_line(chat: Open, daemon: FakeDaemon) -> None:
+    terminal = chat("chat")
+    terminal.wait_for("> ")
+    terminal.type("/edit 1 What is a brig?\r")
+    call = sent(daemon, 1)[0]
+    assert (call["kind"], call["ref"], call["text"]) == ("edit", long("c2aa"), "What is a brig?")
+    assert daemon.asked("log")[0]["ref"] == "1"
+
+
+def test_ctrl_c_in_ask_says_what_is_kept_and_how_to_go_on(chat: Open, daemon: FakeDaemon) -> None:
+    daemon.script["generate"] = lambda args: slowly(["word "] * 3000)
+    terminal = chat("ask", "hello")
+    terminal.wait_for("word word")
+    terminal.type("\x03")
+    assert terminal.wait_end() == 130
+    words = " ".join(terminal.text.split())
+    kept = (
+        "cancelled: what came so far is kept in report-q3 · main@d9f1; `radchat continue` goes on"
+    )
+    assert kept in words

@@ -84,7 +84,7 @@ def test_a_file_is_written_whole_and_private_and_its_name_tells_the_format(tmp_p
     path.chmod(0o644)
     link = tmp_path / "link.md"
     link.symlink_to(path)
-    assert write(str(link), "after\n") == link
+    assert write(str(link), "after\n") == (link, True)
     assert link.is_symlink()
     assert path.read_bytes() == b"after\n"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -92,7 +92,8 @@ def test_a_file_is_written_whole_and_private_and_its_name_tells_the_format(tmp_p
         write(str(tmp_path / "none" / "a.md"), "x")
     with pytest.raises(InvalidInput, match="cannot write"):
         write(str(tmp_path), "x")
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.md", "link.md"]
+    assert write(str(tmp_path / "new.md"), "x") == (tmp_path / "new.md", False)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.md", "link.md", "new.md"]
     assert [format_of(p) for p in ("a.md", "a.JSON", "a.jsonl", "a.txt", None)] == [
         "md", "json", "jsonl", "md", "md",
     ]  # fmt: skip

@@ -110,7 +110,7 @@ def test_ctrl_c_ends_a_summary_and_one_is_where_one_was(
 
 def test_what_fills_the_context_is_shown_in_bars(terminal: Terminal) -> None:
     terminal.type("/context\r")
-    terminal.wait_for("48 tokens of 100, 48%")
+    terminal.wait_for("60 tokens of 100, 60% before your next words")
     terminal.settle()
     shown = terminal.lines
     assert [
@@ -122,5 +122,5 @@ def test_what_fills_the_context_is_shown_in_bars(terminal: Terminal) -> None:
         ["template", "marks", "20"],
     ]
     assert any(line.split()[:2] == ["free", "40"] for line in shown)
-    assert "before your next words: 60 tokens, cached 45 on device (75.0%), 15 to compute" in shown
+    assert "of them 15 to compute, cached 45 on device (75.0%)" in shown
     assert any(line.startswith("  #2   asst") and "x\\x1b[31my" in line for line in shown)
