@@ -183,7 +183,7 @@ def _refuse_mistyped(words: list[str]) -> None:
     near = nearest(word, (*BY_NAME, *ALIASES))
     if len(texts) > 1 and (near is None or len(texts) > 3):
         return
-    if word == near:  # options of the command's, before it
+    if word == near and word in THINKING:  # options of the command's, before it
         at = words.index(word)
         told = shlex.join([word, *words[:at], *words[at + 1 :]])
         raise UsageError(f"options go after the command: radchat {told}. {habits.to_say(texts)}")

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from radchat.chat.commands import help_lines
 from radchat.cli import argv, habits
 from radchat.cli.table import ALIASES, BY_NAME, COMMANDS, help_text
 from radchat.errors import UsageError
@@ -202,3 +203,13 @@ def _params(command: Any) -> list[Any]:
     for sub in getattr(command, "commands", {}).values():
         own += sub.params
     return own
+
+
+def test_options_before_the_command_are_answered_with_the_line_to_type() -> None:
+    with pytest.raises(UsageError, match="options go after the command: radchat ask -m nosuch hi"):
+        argv.parse(["-m", "nosuch", "ask", "hi"])
+
+
+def test_the_current_session_is_told_of_and_no_line_of_a_chats_help_is_too_long() -> None:
+    assert "The current session is this terminal's last" in help_text()
+    assert max(len(line) for line in help_lines()) < 80

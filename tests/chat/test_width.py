@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from radchat.chat.width import clusters, cut, pad, table, width
+from radchat.chat.width import clusters, cut, pad, table, width, wrap
 
 FAMILY = "\U0001f468\u200d\U0001f469\u200d\U0001f467"
 FLAG = "\U0001f1e9\U0001f1ea"
@@ -55,3 +55,12 @@ def test_clusters_add_up_to_the_text(text: str) -> None:
 def test_the_borders_of_a_table_line_up_under_wide_words() -> None:
     lines = table([["漢字", "1", "|"], ["abc", "1,000", "|"]], ["name", "n", "|"], frozenset((1,)))
     assert len({width(line) for line in lines}) == 1
+
+
+@given(st.text(max_size=80), st.integers(5, 40))
+def test_wrapped_text_keeps_its_words_and_only_a_long_word_is_too_long(
+    text: str, columns: int
+) -> None:
+    lines = wrap(text, columns)
+    assert "".join(lines).replace(" ", "") == text.replace("\n", "").replace(" ", "")
+    assert all(width(line) <= columns or " " not in line.strip(" ") for line in lines)

@@ -66,8 +66,8 @@ def test_an_id_prefix_of_four_digits_or_more(chat: Talk) -> None:
         meant(chat, "abc")
     with pytest.raises(NotFound):
         meant(chat, "abcdef")
-    with pytest.raises(NotFound):
-        meant(chat, "no-such-thing")
+    with pytest.raises(NotFound, match=f"no branch, label or message nothing in {chat.name}"):
+        meant(chat, "nothing")
 
 
 def test_an_ambiguous_prefix_lists_all_that_fit(chat: Talk) -> None:
