@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from radchat.chat.repl import Chat
 
 Action = Callable[["Chat", str], None]
-THINK_LEVELS = ("off", "on", "low", "medium", "high")
 
 
 def shell(command: str) -> None:
@@ -213,18 +212,6 @@ def _log(chat: Chat, rest: str) -> None:  # noqa: ARG001
         chat.host.out(line)
 
 
-def _think(chat: Chat, rest: str) -> None:
-    if rest in ("hide", "show"):
-        chat.hides_thoughts = rest == "hide"
-        chat.host.note(f"thinking is {'hidden' if chat.hides_thoughts else 'shown'}")
-        return
-    level = rest or ("off" if chat.arguments.get("think", "off") != "off" else "on")
-    if level not in THINK_LEVELS:
-        raise UsageError(f"/think {level}: want {', '.join((*THINK_LEVELS, 'show', 'hide'))}")
-    chat.arguments["think"] = level
-    chat.host.note(f"think {level}")
-
-
 def _context(chat: Chat, rest: str) -> None:  # noqa: ARG001
     while not chat.context and not chat.opening.is_loaded(0.1):
         chat.host.status(chat.opening.text)
@@ -288,7 +275,7 @@ ACTIONS: dict[str, Action] = {
     "switch": _switch,
     "tree": _tree,
     "log": _log,
-    "think": _think,
+    "think": prompt_actions.think,
     "cache": cache_actions.cache,
     "why": cache_actions.why,
     "pin": cache_actions.pin,

@@ -76,13 +76,13 @@ class Prompt:
         # SIGWINCH tells of a resized window; to ask twice a second besides would keep us awake
         self._session.app.terminal_size_polling_interval = None
 
-    def read(self, mark: str, default: str = "", *, is_draft: bool = False) -> str:
+    def read(self, mark: str, default: str = "", *, is_unsent: bool = False) -> str:
         """One message, as typed. Raises EOFError (Ctrl+D), KeyboardInterrupt (Ctrl+C).
 
-        ``default`` stands in the line; ``is_draft``: the user is in the middle of typing it.
+        ``default`` stands in the line; ``is_unsent``: the user is in the middle of typing it.
         """
         self.had_text = False
-        self._offered = "" if is_draft else default
+        self._offered = "" if is_unsent else default
         self.refresh()
         text = self._session.prompt(mark, default=default)
         return unquoted(typed(self._expand(text))).strip("\n")

@@ -50,7 +50,7 @@ class Chat:
         self._unsure: Answer | None = None  # cut off; the daemon may still be writing it down
         self.is_over = False
         self.hides_thoughts = False
-        self._standing: set[str] = set()  # notices told already
+        self.standing: set[str] = set()  # notices told already
         self.has_talked = False
         self._made: set[str] = set()  # sessions of this chat's in which nothing was said yet
         self._start = start
@@ -161,7 +161,7 @@ class Chat:
         default, self.default = self.default, ""
         typed, self._typed = self._typed, ""
         try:
-            text = self.prompt.read(self._mark(), default, is_draft=bool(typed))
+            text = self.prompt.read(self._mark(), default, is_unsent=bool(typed))
         except EOFError:
             self.is_over = True
             return None
@@ -340,7 +340,7 @@ class Chat:
             columns=self.host.error_columns,
             continues="/continue",
             at_end=self._keep_unsent,
-            standing=self._standing,
+            standing=self.standing,
         )
 
     def _goodbye(self) -> None:

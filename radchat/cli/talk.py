@@ -77,7 +77,7 @@ def talk(
     except (KeyboardInterrupt, SystemExit, RadchatError) as error:
         view.finish()
         if isinstance(error, KeyboardInterrupt):
-            _cancelled(cli, view.answer)
+            _cancelled(cli, view.answer, view.continues)
         raise
     if form == "text":
         cli.moved(answer.done, was)
@@ -94,7 +94,7 @@ def _continues(args: Mapping[str, Any]) -> str | None:
     return None if args.get("ephemeral") else "radchat continue"
 
 
-def _cancelled(cli: Cli, answer: Answer) -> None:
+def _cancelled(cli: Cli, answer: Answer, continues: str | None) -> None:
     """What Ctrl+C leaves: the daemon keeps what was said, as with a terminal that was closed."""
     init = answer.init
     if not (init and answer.heard):
@@ -102,7 +102,8 @@ def _cancelled(cli: Cli, answer: Answer) -> None:
         return
     at = place(init.get("branch"), (init.get("messages") or [None])[0])
     session = one_line(str(init.get("name") or init.get("session")))
-    cli.note(f"cancelled: what came so far is kept in {session} · {at}; `radchat continue` goes on")
+    on = f"; `{continues}` goes on" if continues else ""
+    cli.note(f"cancelled: what came so far is kept in {session} · {at}{on}")
 
 
 def _block(cli: Cli, text: str) -> str:

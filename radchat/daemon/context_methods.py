@@ -34,7 +34,8 @@ class ContextMethods(CacheMethods):
         """What the next prompt of this path consists of, if its message is ``text``.
 
         Exact with the session's model loaded; none is loaded to look: else what each message is
-        known to have added (``exact`` false, no limit).
+        known to have added (``exact`` false, no limit). ``think`` back: what the model makes of
+        it, where that is not what was asked; else None.
         """
 
         def own() -> tuple[str | None, str | None]:
@@ -81,7 +82,7 @@ def _exact(
     think: str | None,
     given: Options,
 ) -> tuple[dict[str, Any], Ids]:
-    switches, _ = opts.switches(loaded, think)
+    switches, about = opts.switches(loaded, think)
     settings = Settings(clock=datetime.fromisoformat(place.session.clock), switches=switches)
     known = Past(store, path).turns(loaded.tokenizer.hash)
     ids = next_prompt(loaded.template, known, settings, text).ids
@@ -92,6 +93,7 @@ def _exact(
         **_body(place, loaded.name),
         "dtype": loaded.dtype,
         "exact": True,
+        "think": about,
         "used": _used(store, path),
         "tokens": len(ids),
         "limit": limit,
@@ -122,6 +124,7 @@ def _stored(store: Store, place: Place, path: list[Message], model: str) -> dict
         **_body(place, model),
         "dtype": None,
         "exact": False,
+        "think": None,
         "used": _used(store, path),
         "tokens": sum(tokens),
         "limit": None,

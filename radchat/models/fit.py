@@ -50,7 +50,7 @@ def _suggest(source: str, fetch: int, parameters: int, kv_bytes: int, about: str
 
 SMALLEST = "smollm2-135m"
 SUGGESTIONS: tuple[Suggestion, ...] = (  # smallest first
-    _suggest(SMALLEST, ALIASES[SMALLEST].wheel_bytes, 134_515_008, 23_040, "tiny; knows little"),
+    _suggest(SMALLEST, ALIASES[SMALLEST].wheel_bytes, 134_515_008, 23_040, "small; knows little"),
     _suggest("Qwen/Qwen3-0.6B", 1_503_300_328, 596_049_920, 114_688, "small; short tasks"),
     _suggest("Qwen/Qwen3-1.7B", 4_063_515_640, 1_720_574_976, 114_688, "everyday questions"),
     _suggest(

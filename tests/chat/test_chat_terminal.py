@@ -569,7 +569,7 @@ def test_the_slash_commands_that_show_print_and_harm_nothing(chat: Open) -> None
         ("/branches", "branch"),
         ("/sessions", "messages"),
         ("/cache", "hit rate"),
-        ("/context", "48 tokens"),
+        ("/context", "60 tokens"),
         ("/status", "ready"),
         ("/show", "report-q3"),
         ("/set temperature 0.5", "temperature = 0.5"),
@@ -962,3 +962,14 @@ def test_ctrl_c_in_ask_says_what_is_kept_and_how_to_go_on(chat: Open, daemon: Fa
     words = " ".join(terminal.text.split())
     kept = "cancelled: what came so far is kept in report-q3 · main@d9f1"
     assert f"{kept}; `radchat continue` goes on" in words
+
+
+def test_thinking_that_the_model_cannot_do_is_told_at_once(chat: Open, daemon: FakeDaemon) -> None:
+    words = "this model has no reasoning to switch"
+    daemon.script["context"] = lambda args: {"think": words if args["think"] == "high" else None}
+    terminal = chat("chat")
+    terminal.wait_for("> ")
+    terminal.type("/think high\r")
+    terminal.wait_for(f"think high: {words}")
+    terminal.type("/think off\r")
+    terminal.wait_for(lambda t: "think off" in t.lines)
