@@ -29,15 +29,29 @@ def lines(result: Mapping[str, Any], columns: int | None) -> list[str]:
 
 
 def _total(result: Mapping[str, Any]) -> str:
-    """What the parts add up to: the path, and what opens the next turn."""
-    number, limit = result["tokens"], result.get("limit")
+    """As the footer tells it; with what opens the next turn, it is what the parts add up to."""
+    opening, limit = _opening(result), result.get("limit")
+    number = result["tokens"] - opening
     of = f" of {count(limit)}, {100 * number / limit:.0f}%" if limit else ""
-    return f"{count(number)} tokens{of} before your next words · {one_line(str(result['model']))}"
+    more = f", then {count(opening)} to open your next turn" if opening else ""
+    return f"{count(number)} tokens{of}{more} · {one_line(str(result['model']))}"
+
+
+def _opening(result: Mapping[str, Any]) -> int:
+    """Marks of the template after the last answer; 0 where they are not told apart: earlier
+    reasoning that drops out of the next prompt makes it shorter than the last.
+    """
+    used = result.get("used")
+    more = 0 if used is None or not result["exact"] else result["tokens"] - used
+    return int(more) if 0 < more <= result["parts"]["template"] else 0
 
 
 def _bars(result: Mapping[str, Any], columns: int | None) -> list[str]:
     whole = result.get("limit") or max(result["tokens"], 1)
-    rows = [(NAMES[part], number) for part, number in result["parts"].items() if number]
+    opening = _opening(result)
+    parts = {**result["parts"], "template": result["parts"]["template"] - opening}
+    rows = [(NAMES[part], number) for part, number in parts.items() if number]
+    rows += [("next turn opens", opening)] if opening else []
     rows += [("free", result["free"])] if result.get("free") is not None else []
     size = max(LEAST_BAR, MOST_BAR if columns is None else min(MOST_BAR, columns - 38))
     found = []
@@ -55,7 +69,8 @@ def _next(result: Mapping[str, Any]) -> str:
     tiers = [f"{count(number)} on {name}" for name, number in cached.items() if number]
     rest = tokens - sum(cached.values())
     cached_share = share(tokens - rest, tokens)
-    return f"of them {count(rest)} to compute, cached {', '.join(tiers) or 'none'} ({cached_share})"
+    where = f"cached {', '.join(tiers) or 'none'} ({cached_share})"
+    return f"before your next words {count(rest)} of {count(tokens)} to compute, {where}"
 
 
 def _largest(result: Mapping[str, Any]) -> list[str]:

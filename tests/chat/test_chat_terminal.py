@@ -569,7 +569,7 @@ def test_the_slash_commands_that_show_print_and_harm_nothing(chat: Open) -> None
         ("/branches", "branch"),
         ("/sessions", "messages"),
         ("/cache", "hit rate"),
-        ("/context", "60 tokens"),
+        ("/context", "48 tokens"),
         ("/status", "ready"),
         ("/show", "report-q3"),
         ("/set temperature 0.5", "temperature = 0.5"),

@@ -110,7 +110,7 @@ def test_ctrl_c_ends_a_summary_and_one_is_where_one_was(
 
 def test_what_fills_the_context_is_shown_in_bars(terminal: Terminal) -> None:
     terminal.type("/context\r")
-    terminal.wait_for("60 tokens of 100, 60% before your next words")
+    terminal.wait_for("48 tokens of 100, 48%, then 12 to open your next turn")
     terminal.settle()
     shown = terminal.lines
     assert [
@@ -119,8 +119,9 @@ def test_what_fills_the_context_is_shown_in_bars(terminal: Terminal) -> None:
         ["files", "8", "####" + "." * 46],
         ["your", "words", "12"],
         ["answers", "20", "#" * 10 + "." * 40],
-        ["template", "marks", "20"],
+        ["template", "marks", "8"],
+        ["next", "turn", "opens"],
     ]
     assert any(line.split()[:2] == ["free", "40"] for line in shown)
-    assert "of them 15 to compute, cached 45 on device (75.0%)" in shown
+    assert "before your next words 15 of 60 to compute, cached 45 on device (75.0%)" in shown
     assert any(line.startswith("  #2   asst") and "x\\x1b[31my" in line for line in shown)
