@@ -1,7 +1,8 @@
 """`radchat bench`: what reuse is worth on this machine, in one card, from real runs.
 
 Every request goes through the daemon in an ephemeral session that is removed afterwards. "Nothing
-cached" is the same request after its KV has been evicted, not another one. Times are the daemon's.
+cached" is the same request after its KV has been evicted, not another one. Times are the daemon's;
+those of a server that is compared are this end's, and its rounds alternate with ours.
 """
 
 from __future__ import annotations
@@ -11,25 +12,37 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from statistics import median
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from radchat.chat.footer import count, latency, rate, seconds, size
-from radchat.chat.text import one_line
+from radchat.chat.footer import latency
 from radchat.cli import common
-from radchat.cli.bench_run import Bench, Said, copy_speed, cpu_name, resident_bytes
+from radchat.cli.bench_card import card
+from radchat.cli.bench_run import (
+    ANSWER,
+    FORKS,
+    Bench,
+    Said,
+    copy_speed,
+    cpu_name,
+    resident_bytes,
+)
 from radchat.cli.choose_model import choose
 from radchat.cli.reuse_check import check_reuse
+from radchat.errors import UsageError
+
+if TYPE_CHECKING:
+    from radchat.cli.compare import Heard, Server
 
 ROUNDS, ENOUGH_S = 3, 35.0  # another round begins only before so many seconds
-NUM_WORDS, ANSWER = 700, 24
-FORKS = 4
+NUM_WORDS = 700
 STORY = "Write a long story in which all of these words occur."
 SECOND, FORKED = "Now tell it from the end to the beginning.", "Now tell it in the first person."
 AGAIN = tuple(f"Now tell it as the {who} would." for who in ("baker", "sailor", "judge", "child"))
 BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
 Rows = dict[str, list[dict[str, float]]]
+Heards: TypeAlias = "dict[str, list[list[Heard]]]"  # by turn, by round
 
 
 def bench(
@@ -41,10 +54,39 @@ def bench(
         bool,
         typer.Option("--verify-reuse", help="instead: is a reused answer the same answer?"),
     ] = False,
+    compare: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="also ask this OpenAI-compatible server the same"),
+    ] = None,
     yes: Annotated[bool, typer.Option("-y", "--yes", help="fetch a model if none is here")] = False,
 ) -> None:
     """What reuse is worth on this machine: turns, forks and samples, measured in a minute."""
     cli = common.of(ctx)
+    if compare is None:
+        _bench(cli, model, verify=verify, yes=yes)
+        return
+    if verify:
+        raise UsageError("--verify-reuse compares with nobody: leave out --compare")
+    from radchat.cli.compare import Server
+
+    key = cli.env.get("OPENAI_API_KEY", "").strip()
+    with Server(compare, max_tokens=ANSWER, key=key) as server:
+        cli.status(f"waiting for {server.url}")
+        try:
+            server.ready()
+        finally:
+            cli.status("")
+        _bench(cli, model, yes=yes, server=server)
+
+
+def _bench(
+    cli: common.Cli,
+    model: str | None,
+    *,
+    yes: bool,
+    verify: bool = False,
+    server: Server | None = None,
+) -> None:
     named = choose(cli, model, is_new=True, yes=yes)
     if verify:
         check_reuse(cli, named)
@@ -59,14 +101,20 @@ def bench(
         copying = copy_speed()
         held = cli.client.call("status")["kv"]["device"]["tokens"]
         rows: Rows = defaultdict(list)
+        theirs: Heards = defaultdict(list)
         num_words = min(NUM_WORDS, loaded["context"] // 10)  # of up to 7 tokens, and room to spare
         while len(rows["cold"]) < ROUNDS:
             if rows["cold"] and time.monotonic() - began > ENOUGH_S:
                 break
-            _round(cli, run, rows, num_words)
+            said = _round(cli, run, rows, num_words)
+            if server is not None:
+                cli.status(f"round {len(rows['cold'])}: {server.name}")
+                _their_round(server, said, theirs)
         status = cli.client.call("status")
     result = _result(rows, loaded, status, copying) | {"seconds": time.monotonic() - began}
     lost = held - cli.client.call("status")["kv"]["device"]["tokens"]
+    if server is not None:
+        result["compare"] = comparison(server, theirs, result["rows"])
     result["cache"] = {"evicted_tokens": max(0, lost)}
     if cli.json:
         cli.data(result)
@@ -75,8 +123,10 @@ def bench(
         cli.out(line)
 
 
-def _round(cli: common.Cli, run: Bench, rows: Rows, num_words: int) -> None:
-    """One of each; all that is asked is new, so that nothing of it is cached by chance."""
+def _round(cli: common.Cli, run: Bench, rows: Rows, num_words: int) -> str:
+    """One of each; all that is asked is new, so that nothing of it is cached by chance. The first
+    turn's text.
+    """
     number = len(rows["cold"]) + 1
 
     def note(name: str, said: Sequence[Said]) -> None:
@@ -85,7 +135,8 @@ def _round(cli: common.Cli, run: Bench, rows: Rows, num_words: int) -> None:
 
     cli.status(f"round {number}")
     session = run.session()
-    cold = run.ask(session, f"{STORY}\n{run.words(num_words)}", new=True)
+    asked = f"{STORY}\n{run.words(num_words)}"
+    cold = run.ask(session, asked, new=True)
     note("cold", cold)
     first = cold[0].message
     second = run.ask(session, SECOND)
@@ -100,6 +151,19 @@ def _round(cli: common.Cli, run: Bench, rows: Rows, num_words: int) -> None:
     strangers = [(run.session(), f"{STORY}\n{run.words(num_words)}", {"new": True}) for _ in AGAIN]
     note("strangers", run.together(strangers))
     run.remove_sessions()
+    return asked
+
+
+def _their_round(server: Server, text: str, rows: Heards) -> None:
+    """The turns of a round that any server can be asked for."""
+
+    def user(text: str) -> dict[str, str]:
+        return {"role": "user", "content": text}
+
+    rows["cold"].append(cold := server.ask([[user(text)]]))
+    so_far = [user(text), {"role": "assistant", "content": cold[0].text}]
+    rows["second"].append(server.ask([[*so_far, user(SECOND)]]))
+    rows["forks"].append(server.ask([[*so_far, user(each)] for each in AGAIN]))
 
 
 def _row(said: Sequence[Said]) -> dict[str, float]:
@@ -117,6 +181,35 @@ def _row(said: Sequence[Said]) -> dict[str, float]:
         "first_token_s": max(each.first_token_s for each in said),
         "total_s": total,
         "tokens_per_s": sum(rates),
+    }
+
+
+def comparison(
+    server: Server, heard: Heards, ours: Mapping[str, Mapping[str, float]]
+) -> dict[str, Any]:
+    """Medians of the other side's rounds, and how many times as long as ours they took."""
+
+    def told(name: str, key: str) -> float | None:
+        values = [[getattr(each, key) for each in answers] for answers in heard[name]]
+        if any(value is None for some in values for value in some):
+            return None
+        return float(median(sum(some) for some in values))
+
+    rows: dict[str, dict[str, float | None]] = {}
+    for name, rounds in heard.items():
+        row: dict[str, float | None] = {
+            key: told(name, key) for key in ("input_tokens", "cached_tokens", "output_tokens")
+        }
+        for key in ("first_token_s", "total_s"):
+            took = median(max(getattr(each, key) for each in answers) for answers in rounds)
+            row |= {key: took, f"{key.removesuffix('_s')}_ratio": took / ours[name][key]}
+        rows[name] = row | {"answers": len(rounds[0])}
+    return {
+        "url": server.url,
+        "name": server.name,
+        "model": server.model,
+        "note": "the figures compare the programs only where both ran the same model",
+        "rows": rows,
     }
 
 
@@ -159,59 +252,3 @@ def _result(
             "kv_budget_bytes": model["kv_bytes"],
         },
     }
-
-
-# -- the card ------------------------------------------------------------------------------------
-
-LINES = (
-    ("cold", "first turn"),
-    ("second", "second turn"),
-    ("second, nothing cached", "  the same, its KV evicted"),
-    ("fork", "fork at the first answer"),
-    ("samples", f"{FORKS} samples of one answer"),
-    ("forks", f"{FORKS} forks at once"),
-    ("strangers", f"  {FORKS} as long that share nothing"),
-)
-
-
-def card(result: Mapping[str, Any]) -> list[str]:
-    """At most 22 lines of 79 columns."""
-    rows, machine, memory = result["rows"], result["machine"], result["memory"]
-    head = f"{one_line(result['model'])} {result['dtype']} on {machine['cores']} cores"
-    lines = [
-        f"{head} of {one_line(machine['cpu'])}, load {machine['load']}"[:79],
-        "",
-        f"{'':33}{'cached':>15}{'first token':>14}{'whole':>9}{'tok/s':>8}",
-    ]
-    for name, title in LINES:
-        row = rows[name]
-        cached = f"{count(round(row['cached_tokens']))}/{count(round(row['input_tokens']))}"
-        first, whole = latency(row["first_token_s"]), seconds(row["total_s"])
-        lines.append(f"{title:33}{cached:>15}{first:>14}{whole:>9}{row['tokens_per_s']:8.0f}")
-    off, forks = rows["second, nothing cached"], rows["forks"]
-    sooner = off["first_token_s"] / rows["second"]["first_token_s"]
-    faster = rows["strangers"]["total_s"] / forks["total_s"]
-    prefill = f"{count(round(result['prefill_tokens_per_s']))} tok/s"
-    if result["prefill_flops_per_s"]:
-        prefill += f", {result['prefill_flops_per_s'] / 1e9:,.0f} GFLOP/s (2 a weight and token)"
-    reads, copies = result["weight_bytes_per_s"] / 1e9, machine["copy_bytes_per_s"] / 1e9
-    alone = f"{rate(rows['fork']['tokens_per_s'])} alone, {rate(forks['tokens_per_s'])} in {FORKS}"
-    rounds = f"medians of {result['rounds']} rounds" if result["rounds"] > 1 else "one round"
-    weights = size(result["weight_bytes"])
-    held = memory["resident_bytes"]
-    resident = f"{size(held)} resident: " if held else ""
-    lost = result["cache"]["evicted_tokens"]
-    room = f"{count(lost)} tokens of yours had to make room" if lost else ""
-    return [
-        *lines,
-        "",
-        f"reuse    second turn's first token {sooner:.1f}x sooner, {FORKS} forks {faster:.1f}x",
-        f"prompts  {prefill}",
-        f"answers  {alone}",
-        f"bound    one answer reads {weights} of weights a token: {reads:.1f} GB/s",
-        f"         of the {copies:.1f} GB/s at which memory is copied here",
-        f"memory   {resident}weights {weights}, KV up to {size(memory['kv_budget_bytes'])}",
-        f"cache    {room or 'used, and left as it was: what was there still is'}",
-        f"{rounds} in {seconds(result['seconds'])}, greedy, {ANSWER} tokens an answer",
-        "is a reused answer the same answer? radchat bench --verify-reuse",
-    ]

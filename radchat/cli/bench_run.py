@@ -23,6 +23,7 @@ from radchat.protocol import Where
 from radchat.wire import EventStream
 
 Ask: TypeAlias = tuple[str, str, dict[str, Any]]  # what ``Bench.ask`` takes
+FORKS, ANSWER = 4, 24  # at once; tokens of each answer
 PATIENCE = 10.0  # seconds for cancelled answers to end
 # ordinary words, so that a text of them is about as many tokens with any tokenizer
 _TEXT = """

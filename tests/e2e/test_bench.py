@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -10,8 +11,10 @@ from typing import Any
 
 import pytest
 
-from radchat.cli.bench import card
+from radchat.chat.width import width
+from radchat.cli.bench_card import card
 from tests.e2e.homes import Home, Shell, finish
+from tests.openai_server import Handler, OpenAIServer, well
 from tests.waiting import wait_until
 
 
@@ -104,3 +107,50 @@ def test_reused_answers_are_the_same_in_exact_mode_and_counted(talked: Shell, ho
 def test_bench_of_a_model_that_is_not_here_is_one_json_error(talked: Shell) -> None:
     failed = talked.json("bench", "-m", "nobody", code=66)
     assert "nobody" in failed["error"]["message"]
+
+
+def test_a_server_is_asked_the_same_and_stands_beside(talked: Shell) -> None:
+    with OpenAIServer(well) as there:
+        result = talked.json("bench", "-m", "tiny", "--compare", there.url)
+    other, shown = result["compare"], card(result)
+    assert re.search(r"^4 forks at once .*x .*x$", "\n".join(shown), re.MULTILINE)
+    assert any("their-model, first answers of 3 tokens" in line for line in shown)
+    assert (other["url"], other["name"]) == (f"{there.url}/v1", "llama-server")
+    assert (result["model"], other["model"]) == ("tiny", "their-model")
+    assert "only where both ran the same model" in other["note"]
+    assert [(name, row["answers"]) for name, row in other["rows"].items()] == [
+        ("cold", 1),
+        ("second", 1),
+        ("forks", 4),
+    ]
+    for name, row in other["rows"].items():
+        assert row["total_ratio"] == pytest.approx(row["total_s"] / result["rows"][name]["total_s"])
+    lengths = [len(each["messages"]) for each in there.asked]
+    assert lengths == [1] + [1, 3, 3, 3, 3, 3] * result["rounds"], "one to load it, then rounds"
+    assert there.asked[2]["messages"][1]["content"] == "one two three", "its own answer"
+    for name, model in (("llama-server", "m"), ("a" * 60, "\x1b[1m界" * 60)):
+        shown = card({**result, "compare": {**other, "name": name, "model": model}})
+        assert len(shown) <= 23
+        assert all(width(line) < 80 and line.isprintable() for line in shown)
+        assert any("same model" in line for line in shown)
+
+
+def test_a_server_that_is_not_there_ends_bench_before_it_begins(talked: Shell) -> None:
+    both = talked("bench", "--verify-reuse", "--compare", "127.0.0.1:9", code=2)
+    assert "leave out --compare" in both.err
+    failed = talked.json("bench", "-m", "tiny", "--compare", "127.0.0.1:9", code=69)
+    assert "http://127.0.0.1:9/v1" in failed["error"]["message"]
+
+
+def test_a_silent_server_does_not_hold_up_a_ctrl_c(talked: Shell) -> None:
+    def silent(handler: Handler, body: dict[str, Any]) -> None:
+        handler.server.over.wait(120)
+
+    with OpenAIServer(silent) as there:
+        running = talked.start("bench", "-m", "tiny", "--compare", there.url)
+        wait_until(lambda: there.asked)
+        time.sleep(0.2)
+        running.send_signal(signal.SIGINT)
+        done = finish(running)
+    assert done.code == 130
+    assert done.out == ""

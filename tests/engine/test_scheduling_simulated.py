@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import cache
 from statistics import median
 
 import pytest
@@ -26,6 +27,11 @@ def times(load: Load, policy: str, share_of_pool: float) -> dict[str, float]:
     return figures(*simulate(load, policy, int(share_of_pool * load.num_tokens)))
 
 
+@cache
+def with_room(seed: int, window: float, policy: str) -> dict[str, float]:
+    return times(hot_and_cold(seed, window), policy, 2.0)
+
+
 @pytest.mark.parametrize(("window", "mean", "p99"), [(10.0, 0.36, 1.0), (30.0, 0.36, 1.2)])
 def test_first_tokens_come_in_two_fifths_of_the_time_and_in_a_rush_the_last_no_later(
     window: float, mean: float, p99: float
@@ -35,8 +41,7 @@ def test_first_tokens_come_in_two_fifths_of_the_time_and_in_a_rush_the_last_no_l
     """
     ratios: dict[str, list[float]] = {"mean_s": [], "p99_s": []}
     for seed in range(3):
-        load = hot_and_cold(seed, window)
-        fcfs, lpm = times(load, "fcfs", 2.0), times(load, "lpm", 2.0)
+        fcfs, lpm = (with_room(seed, window, policy) for policy in ("fcfs", "lpm"))
         for name, each in ratios.items():
             each.append(lpm[name] / fcfs[name])
         assert lpm["hit_rate"] == pytest.approx(fcfs["hit_rate"], abs=0.001)
@@ -59,8 +64,7 @@ def test_in_a_small_pool_the_order_also_saves_tokens_and_put_backs() -> None:
 
 
 def test_a_simulation_repeats_itself() -> None:
-    load = mixed(1, 10.0)
-    assert times(load, "lpm", 0.5) == times(load, "lpm", 0.5)
+    assert times(hot_and_cold(0, 10.0), "lpm", 2.0) == with_room(0, 10.0, "lpm")
 
 
 def test_programs_that_share_a_header_reuse_nearly_all_that_could_be_reused() -> None:
