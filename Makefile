@@ -7,7 +7,7 @@ PY    ?= python3
 export RADCHAT_HOME ?= $(CURDIR)/.demo
 
 .DEFAULT_GOAL := help
-.PHONY: help setup model demo chat check test test-slow bench docs size
+.PHONY: help setup model demo chat check test test-daemon test-rooms test-slow bench docs size
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -34,8 +34,16 @@ check: setup  ## lint, types, import directions
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-test: check model  ## check, then all tests but the slow ones
-	$(BIN)/python -m pytest -q -m 'not slow' --durations=15
+test: check model  ## check, then all tests but the slow ones, in two processes
+	@$(MAKE) --no-print-directory -j2 test-daemon test-rooms
+
+PYTEST = $(BIN)/python -m pytest -q -m 'not slow' --durations=15
+
+test-daemon: model  ## those that talk to a real daemon
+	$(PYTEST) tests/e2e tests/daemon
+
+test-rooms: model  ## all others
+	$(PYTEST) --ignore=tests/e2e --ignore=tests/daemon
 
 test-slow: model  ## the long runs
 	$(BIN)/python -m pytest -q -m slow --durations=15
