@@ -55,6 +55,7 @@ VALUE_OPTIONS = frozenset(
         "--tokens",
         "--tier",
         "--for",
+        "--compare",
         "--from-file",
         "--folder",
         "--format",
