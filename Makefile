@@ -39,11 +39,11 @@ test: check model  ## check, then all tests but the slow ones, in two processes
 
 PYTEST = $(BIN)/python -m pytest -q -m 'not slow' --durations=15
 
-test-daemon: model  ## those that talk to a real daemon
-	$(PYTEST) tests/e2e tests/daemon
+test-daemon: model  ## the whole program, with a real daemon
+	$(PYTEST) tests/e2e
 
 test-rooms: model  ## all others
-	$(PYTEST) --ignore=tests/e2e --ignore=tests/daemon
+	$(PYTEST) --ignore=tests/e2e
 
 test-slow: model  ## the long runs
 	$(BIN)/python -m pytest -q -m slow --durations=15
