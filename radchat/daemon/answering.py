@@ -141,7 +141,7 @@ class Answer:
             self._store.remove(made)
 
     def _asked(self, prepared: turns.Prepared, loaded: Loaded) -> Asked:
-        given = {**loaded.model.sampling, **self._engines.sampling, **self.ask.options}
+        given = self._engines.given(loaded, self.ask.options)
         limit = options.context_limit(loaded, given)
         room = limit - len(prepared.ids)
         if room < 1:

@@ -96,7 +96,7 @@ class Compaction:
         self._say(Event("notice", body | {"cached": cached, "computed": computed}))
 
     async def _summarise(self, plan: Plan, loaded: Loaded) -> tuple[str, Finished]:
-        given = {**loaded.model.sampling, **self._ask.options, "stop": None}
+        given = {**self._engines.given(loaded, self._ask.options), "stop": None}
         request = Request(
             secrets.token_hex(8),
             array("I", plan.ids),

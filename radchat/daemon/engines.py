@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -82,10 +82,9 @@ class Engines:
             return None
         return max(0.0, loaded.last_used + self._config.keep_alive - self._clock())
 
-    @property
-    def sampling(self) -> dict[str, Any]:
-        """What the settings say of it."""
-        return self._config.sampling
+    def given(self, loaded: Loaded, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """Options in force: what was asked for, else the settings, else the model's own."""
+        return {**loaded.model.sampling, **self._config.sampling, **asked}
 
     async def choose(self, asked: str | None, sessions: str | None) -> ModelEntry:
         """The model a turn uses: asked for, the session's own, the setting, the default, the last.

@@ -64,8 +64,10 @@ class PinMethods(RefMethods):
             await self._worker.call(lambda: loaded.engine.cache.unpin(entry.name))
             raise
         self._pins.add(entry)
-        (row,) = [row for row in await self._pin_rows(loaded) if _is(row, entry)]
-        return {**row, **await self._pin_totals(loaded)}
+        rows = [row for row in await self._pin_rows(loaded) if _is(row, entry)]
+        if not rows:  # so short a time is over, or its message was removed meanwhile
+            raise InvalidInput("this pin has ended already: let it hold for longer", field="hold_s")
+        return {**rows[0], **await self._pin_totals(loaded)}
 
     async def cache_unpin(
         self,
@@ -98,8 +100,8 @@ class PinMethods(RefMethods):
             rows = []
             for entry in entries:
                 store = self._desk.ephemeral if entry.is_ephemeral else self._desk.stored
-                if not is_written(store, entry):
-                    continue  # removed just now
+                if not self._pins.left_s(entry) or not is_written(store, entry):
+                    continue  # ended or removed just now
                 view = held.get(entry.name)
                 rows.append(
                     {

@@ -357,3 +357,10 @@ def test_cache_stats_have_the_same_keys_with_a_model_and_without(daemon: Daemon)
     assert without["total_tokens"] is without["free_tokens"] is without["model"] is None
     assert without["evictable_tokens"] == without["locked_tokens"] == 0
     assert daemon("cache.clear") == {"freed_tokens": 0, "pinned_tokens": 0}
+
+
+def test_a_pin_that_has_ended_before_it_could_be_told_is_said(daemon: Daemon) -> None:
+    answer = daemon.new("one")
+    with pytest.raises(InvalidInput, match="ended already"):
+        daemon("cache.pin", session=answer["session"], hold_s=1e-9)
+    assert daemon("cache.pin", session=answer["session"])["expires_s"] > 0

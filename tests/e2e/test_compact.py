@@ -306,3 +306,14 @@ def test_what_fills_the_context_adds_up_to_the_ids_of_the_next_prompt(terminal: 
     following = say(terminal, "next", session)
     assert following["usage"]["input_tokens"] == told["tokens"]
     assert following["usage"]["cached_input_tokens"] == told["cached"]["device"]
+
+
+def test_a_summary_is_drawn_with_the_settings_of_config_toml(homes: Homes) -> None:
+    shell = Shell(homes(), "1")
+    shell("config", "set", "temperature", "0")
+    session = talk(shell)["session"]
+    summaries = []
+    for _ in range(2):
+        summaries.append(compact(shell, session, options={"num_ctx": 2000})[-1].data["summary"])
+        shell("switch", "before-compact", "--session", session)
+    assert summaries[0] == summaries[1]
