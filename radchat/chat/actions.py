@@ -16,7 +16,7 @@ from radchat.chat.sessions_view import LISTED, listing
 from radchat.chat.text import clean, one_line
 from radchat.chat.transcript import branches_listing, transcript
 from radchat.chat.tree_view import render
-from radchat.chat.view import progress
+from radchat.chat.view import end_of
 from radchat.errors import InvalidInput, NotFound, UsageError
 
 if TYPE_CHECKING:
@@ -76,14 +76,9 @@ def _model(chat: Chat, rest: str) -> None:
         finally:
             host.status("")
         rest = found.name
-    with client.stream("models.load", model=rest, **dtype) as events:
-        for event in events:
-            if event.name == "progress":
-                chat.host.status(progress(event.data))
-            elif event.name == "notice":
-                chat.host.note(str(event.data.get("text", "")))
-            elif event.name == "done":
-                chat.arguments["model"] = event.data.get("model") or rest
+    stream = client.stream("models.load", model=rest, **dtype)
+    done = end_of(stream, chat.host.note, chat.host.status)
+    chat.arguments["model"] = done.get("model") or rest
     chat.host.note(f"model {one_line(str(chat.arguments['model']))}")
 
 

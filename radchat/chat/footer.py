@@ -126,14 +126,17 @@ def footer(
     *,
     context: Mapping[str, Any],
     saved_s: float | None,
+    why: str | None = None,
     columns: int | None = None,
 ) -> str:
     """One line under an answer, from the shape of ``ask --json`` and what ``done`` adds to it.
 
-    In ``columns`` it stays one line: what is the same in every answer goes first, then what the eye
-    can tell; where one is and what was cached are the last to be cut.
+    ``why``: much of the prompt had to be computed again. In ``columns`` it stays one line: what is
+    the same in every answer goes first, then what the eye can tell; where one is and what was
+    cached are the last to be cut.
     """
     usage = answer.get("usage") or {}
+    disk = (answer.get("cache") or {}).get("disk") or 0
     timing = answer.get("timing") or {}
     model = " ".join(str(answer[key]) for key in ("model", "dtype") if answer.get(key))
     thought = usage.get("reasoning_tokens")
@@ -142,17 +145,21 @@ def footer(
         "place": place(answer.get("branch"), answer.get("message"), answer.get("short")),
         "model": one_line(model),
         "context": _context(context),
-        "cached": _cached(usage, saved_s),
+        "cached": _cached(usage, disk, why, saved_s),
         "first token": "" if first is None else f"first token {latency(first)}",
         "thought": f"thought {counted(thought, 'token')}" if thought else "",
         "speed": "" if speed is None else rate(speed),
     }
     line = SEPARATOR.join(part for part in parts.values() if part)
-    shorter = {"model": "", "cached": _cached(usage, None)}
-    for name in ("model", "cached", "first token", "context", "thought", "speed"):
+    for name, shorter in (
+        ("model", ""),
+        ("cached", _cached(usage, disk, why)),
+        *((name, "") for name in ("first token", "context", "thought", "speed")),
+        ("cached", _cached(usage)),
+    ):
         if columns is None or width(line) <= columns:
             return line
-        parts[name] = shorter.get(name, "")
+        parts[name] = shorter
         line = SEPARATOR.join(part for part in parts.values() if part)
     return line if columns is None else cut(line, columns)
 
@@ -164,9 +171,14 @@ def _context(context: Mapping[str, Any]) -> str:
     return f"ctx {short_count(used)}/{short_count(limit)} {100 * used / limit:.0f}%"
 
 
-def _cached(usage: Mapping[str, Any], saved_s: float | None) -> str:
+def _cached(
+    usage: Mapping[str, Any], disk: int = 0, why: str | None = None, saved_s: float | None = None
+) -> str:
+    """`cached 1,980/2,012 (98.4%), 1,900 from disk saved 0.5 s`, `cached 0/2,012 (0.0%: why)`"""
     cached, total = usage.get("cached_input_tokens"), usage.get("input_tokens")
     if cached is None or not total:
         return ""
-    text = f"cached {count(cached)}/{count(total)} ({share(cached, total)})"
+    because = f": {one_line(why)}" if why else ""
+    text = f"cached {count(cached)}/{count(total)} ({share(cached, total)}{because})"
+    text += f", {count(disk)} from disk" if disk else ""
     return f"{text} saved {seconds(saved_s)}" if saved_s else text

@@ -213,17 +213,22 @@ def _cache_cells(message: Mapping[str, Any]) -> tuple[str, str, str, str]:
 
 
 def kv_cell(message: Mapping[str, Any]) -> str:
-    """``G``, ``D``, ``-``, ``G*`` pinned, ``G 80%`` when only a part of the tokens is cached."""
+    """``G``, ``D``, ``-``, ``G*`` pinned, ``G 80%`` when only a part of the tokens is cached;
+    ``G 80% D``: the rest is on disk, ``G 80% D 10%``: some of the rest.
+    """
     cached = message.get("cached") or {}
-    letter = next((letter for key, letter, _ in TIERS if cached.get(key)), "-")
-    if letter == "-":
-        return letter
-    star = "*" if message.get("pinned") else ""
-    tokens = message.get("tokens") or 0
-    held = sum(cached.get(key) or 0 for key, _, _ in TIERS)
-    if message.get("role") == "assistant" and held == tokens - 1:
-        held = tokens  # the stop token of a newest answer is computed with the turn after it
-    return f"{letter}{star} {100 * held // tokens}%" if held < tokens else f"{letter}{star}"
+    held = {letter: number for key, letter, _ in TIERS if (number := cached.get(key))}
+    if not held:
+        return "-"
+    tokens, star = message.get("tokens") or 0, "*" if message.get("pinned") else ""
+    cells = []
+    for letter, number in held.items():
+        cells += [f"{letter}{star}", f"{100 * number // tokens}%"]
+        star = ""
+    # the stop token of a newest answer is computed with the turn after it
+    if sum(held.values()) >= tokens - (message.get("role") == "assistant"):
+        cells.pop()
+    return " ".join(cells)
 
 
 @dataclass(frozen=True, slots=True)

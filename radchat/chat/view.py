@@ -13,6 +13,7 @@ from typing import Any, TextIO
 from radchat.chat.footer import counted, footer
 from radchat.chat.text import Cleaner, clean, one_line
 from radchat.protocol import Event
+from radchat.wire import EventStream
 
 STANDING = frozenset({"think"})  # codes of notices that are true of every answer of a chat
 DIM, RESET = "\x1b[2m", "\x1b[0m"
@@ -165,11 +166,12 @@ class View:
     def _write_footer(self, data: dict[str, Any]) -> None:
         first = dict(self.answer.branches[0])
         if len(self.answer.branches) > 1:
-            first |= {"usage": data.get("usage") or first.get("usage")}
+            first |= {key: data[key] for key in ("usage", "cache") if data.get(key)}
         line = footer(
             first,
             context=data.get("context") or {},
             saved_s=data.get("saved_s"),
+            why=data.get("why"),
             columns=None if self.columns is None else self.columns(),
         )
         self.err.write(f"{DIM}{line}{RESET}\n" if self.paints else f"{line}\n")
@@ -192,7 +194,36 @@ class View:
             self.err.flush()
 
 
-STAGES = {"load": "loading", "queue": "waiting", "extend": "reading the prompt"}
+STAGES = {
+    "load": "loading",
+    "queue": "waiting",
+    "extend": "reading the prompt",
+    "restore": "restoring from disk",
+    "save": "saving to disk",
+    "verify": "verifying",
+}
+
+
+def end_of(
+    stream: EventStream, note: Callable[[str], None], status: Callable[[str], None]
+) -> dict[str, Any]:
+    """What work that says no words comes to; its notices are told and its progress shown meanwhile.
+
+    Left by an exception, Ctrl+C's too, it closes the stream: the work is cancelled.
+    """
+    done: dict[str, Any] = {}
+    try:
+        with stream as events:
+            for event in events:
+                if event.name == "progress":
+                    status(progress(event.data))
+                elif event.name == "notice":
+                    note(str(event.data.get("text", "")))
+                elif event.name == "done":
+                    done = event.data
+    finally:
+        status("")
+    return done
 
 
 def progress(data: dict[str, Any]) -> str:

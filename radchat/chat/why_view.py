@@ -48,7 +48,8 @@ def _answer(answer: Mapping[str, Any]) -> list[str]:
         lines.append(_row("now", "-", one_line(str(answer.get("now_why_not") or ""))))
     else:
         cached = now["device"] + now["host"] + now["disk"]
-        lines.append(_row("now", cached, f"would be reused ({share(cached, num)})"))
+        disk = f", {count(now['disk'])} of them from disk" if now["disk"] else ""
+        lines.append(_row("now", cached, f"would be reused ({share(cached, num)}){disk}"))
     return lines
 
 

@@ -233,21 +233,13 @@ def load(
     ] = None,
 ) -> None:
     """Load a model now, so that the next answer need not wait for it."""
-    from radchat.chat.view import progress
+    from radchat.chat.view import end_of
     from radchat.cli.generation import check_dtype
 
     cli = of(ctx)
     asked = {"model": model, "dtype": None if dtype is None else check_dtype(dtype)}
-    done: dict[str, Any] = {}
-    with cli.client.stream("models.load", **cli.here(), **asked) as events:
-        for event in events:
-            if event.name == "progress":
-                cli.status(progress(event.data))
-            elif event.name == "notice":
-                cli.note(str(event.data["text"]))
-            elif event.name == "done":
-                done = event.data
-    cli.status("")
+    stream = cli.client.stream("models.load", **cli.here(), **asked)
+    done = end_of(stream, cli.note, cli.status)
     if cli.json:
         cli.data(done)
     else:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from radchat.chat import footer
@@ -49,6 +51,44 @@ def test_the_footer_is_one_line_on_every_terminal(
     line = footer.footer(ANSWER, context=context, saved_s=0.5, columns=columns)
     assert line == " · ".join(parts)
     assert columns is None or len(line) <= columns
+
+
+RESTORED = {
+    **ANSWER,
+    "usage": usage(2012, 1980),
+    "cache": {"device": 80, "host": 0, "disk": 1900, "computed": 32},
+}
+BOTH = "cached 1,980/2,012 (98.4%), 1,900 from disk"
+NEW = "cached 0/2,012 (0.0%: the KV folder is new)"
+LOST = {**ANSWER, "usage": usage(2012, 0), "cache": {"disk": 0}}
+
+
+@pytest.mark.parametrize(
+    ("answer", "why", "columns", "parts"),
+    [
+        (RESTORED, None, None, (WHERE, MODEL, CONTEXT, f"{BOTH} saved 0.5 s", FIRST, SPEED)),
+        (RESTORED, None, 100, (WHERE, CONTEXT, BOTH, SPEED)),
+        (RESTORED, None, 80, (WHERE, BOTH, SPEED)),
+        (RESTORED, None, 60, (WHERE, BOTH)),
+        (RESTORED, None, 50, (WHERE, "cached 1,980/2,012 (98.4%)")),
+        (LOST, "the KV folder is new", None, (WHERE, MODEL, CONTEXT, NEW, FIRST, SPEED)),
+        (LOST, "the KV folder is new", 80, (WHERE, NEW, SPEED)),
+        (LOST, "the KV folder is new", 60, (WHERE, NEW)),
+        (LOST, "the KV folder is new", 50, (WHERE, "cached 0/2,012 (0.0%)")),
+    ],
+)
+def test_what_came_from_disk_and_why_nothing_did_are_cut_last(
+    answer: dict[str, Any], why: str | None, columns: int | None, parts: tuple[str, ...]
+) -> None:
+    context, saved = {"used": 1229, "limit": 8192}, None if why else 0.5
+    line = footer.footer(answer, context=context, saved_s=saved, why=why, columns=columns)
+    assert line == " · ".join(parts)
+    assert columns is None or len(line) <= columns
+
+
+def test_a_reason_is_one_line_whatever_is_in_it() -> None:
+    line = footer.footer(LOST, context={}, saved_s=None, why="a\n\x1b[2Jb")
+    assert "(0.0%: a \\x1b[2Jb)" in line
 
 
 def test_what_was_not_measured_is_left_out_and_zero_is_shown() -> None:

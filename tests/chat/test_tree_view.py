@@ -175,12 +175,41 @@ def test_a_partly_cached_message_shows_its_share(held: int, pinned: bool, cell: 
     assert kv_cell(message("a", None, "user", "", 100, held=held, pinned=pinned)) == cell
 
 
-def test_the_letter_is_that_of_the_fastest_tier_and_the_share_that_of_all() -> None:
-    entry = message("a", None, "user", "", 100)
-    entry["cached"] = {"device": 30, "host": 20, "disk": 50}
-    assert kv_cell(entry) == "G"
-    entry["cached"] = {"device": 0, "host": 20, "disk": 40}
-    assert kv_cell(entry) == "H 60%"
+@pytest.mark.parametrize(
+    ("device", "disk", "cell"),
+    [
+        (0, 100, "D"),
+        (0, 99, "D"),  # an answer's stop token
+        (0, 40, "D 40%"),
+        (30, 70, "G 30% D"),
+        (30, 69, "G 30% D"),
+        (30, 20, "G 30% D 20%"),
+    ],
+)
+def test_a_message_on_two_tiers_shows_the_fastest_with_its_share_then_the_other(
+    device: int, disk: int, cell: str
+) -> None:
+    entry = message("a", None, "assistant", "", 100)
+    entry["cached"] = {"device": device, "host": 0, "disk": disk}
+    assert kv_cell(entry) == cell
+    entry["pinned"] = True
+    assert kv_cell(entry) == cell[0] + "*" + cell[1:]
+
+
+def test_without_a_model_the_header_tells_of_the_disk_alone() -> None:
+    tree = report()
+    tree["tiers"] |= {"device": None}
+    assert "   KV D 1.51 GiB\n" in drawn(tree, None, cache=True)
+
+
+@pytest.mark.parametrize("columns", [60, 80, 100])
+def test_two_tiers_of_a_message_fit_as_one_does(columns: int) -> None:
+    tree = report()
+    tree["messages"][1]["cached"] = {"device": 4000, "host": 0, "disk": 3000}
+    lines = render(tree, columns=columns, cache=True)
+    assert all(width(line) <= columns for line in lines)
+    assert any("G 49% D 36%" in line for line in lines)
+    assert any(line.endswith("<- HEAD") for line in lines)
 
 
 def test_an_empty_session_says_so() -> None:
