@@ -21,7 +21,7 @@ class Work:
 
     @property
     def draws(self) -> bool:
-        return self.end == len(self.choice.ids)
+        return self.end == len(self.choice.ids) and self.choice.request.fill == "answer"
 
 
 def compose(
@@ -44,10 +44,10 @@ def compose(
         if priority is Priority.BACKGROUND and budget <= 0:
             break
         for choice in running[priority]:
-            if choice.pending == 1:
+            if choice.rows == 1:
                 work.append(Work(choice, choice.next_row, len(choice.ids)))
                 budget -= 1
-        extending = [choice for choice in running[priority] if choice.pending > 1]
+        extending = [choice for choice in running[priority] if choice.rows > 1]
         reserved = max(page_size, budget // 4)
         for choice in sorted(extending, key=urgency) if urgency else extending:
             if choice is extending[0]:

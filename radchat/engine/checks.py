@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from radchat.engine.kv_pool import KVPool
 from radchat.engine.prefix_cache import Lease, PrefixCache
-from radchat.engine.request import MAX_CHOICES, Request
+from radchat.engine.request import FILLS, MAX_CHOICES, Request
 from radchat.errors import ContextOverflow, InvalidInput, context_overflow
 
 
@@ -20,6 +20,10 @@ def check_request(
         raise InvalidInput(f"n: want 1 to {MAX_CHOICES} (got {request.n!r})", field="n")
     if not 0 <= request.first_choice < 2**31:
         raise InvalidInput(f"first_choice: got {request.first_choice!r}", field="first_choice")
+    if request.fill not in FILLS:
+        raise InvalidInput(f"fill: want {', '.join(FILLS)} (got {request.fill!r})", field="fill")
+    if request.fill != "answer" and (request.n > 1 or request.params.prompt_logprobs):
+        raise InvalidInput(f"fill {request.fill}: wants n = 1 and no prompt_logprobs", field="fill")
     num = len(request.ids)
     if not 0 <= request.said <= num:
         raise InvalidInput(f"said: want 0 to {num} (got {request.said})", field="said")

@@ -7,10 +7,10 @@ once, and when its last row has been drawn from n times the siblings fork from i
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from radchat.engine.kinship import Kinship
-from radchat.engine.request import Ids, Priority, Request, TokenLogprob, Usage
+from radchat.engine.request import Ids, Priority, Request, Span, TokenLogprob, Usage
 from radchat.engine.sampling import Seen
 from radchat.engine.words import Words
 
@@ -28,8 +28,8 @@ class Group:
     limit: int  # most ids a choice may put out: max_tokens, and what the context leaves
     live: int  # choices that have not ended, unborn ones included
     started: bool = False
-    device: int = 0  # prompt tokens whose KV was found; device + computed = covered
-    computed: int = 0  # prompt tokens that this request ran through the model
+    spans: list[Span] = field(default_factory=list)  # of the prompt, from its start without a hole
+    restored: int = 0  # tokens up to here came from disk, and no row has attended to them yet
     prompt_logprobs: list[TokenLogprob | None] | None = None
 
     @property
@@ -38,25 +38,53 @@ class Group:
 
     @property
     def covered(self) -> int:
-        return self.device + self.computed
+        """Prompt tokens whose KV was there or made, and is told of."""
+        return self.spans[-1].end if self.spans else 0
 
     def found(self, cached_len: int) -> None:
-        """Tokens [0, cached_len) were in the tree at an admission (first, or after a retract)."""
-        if not self.request.params.prompt_logprobs:  # those run every token, found or not
-            self.device += max(0, min(cached_len, self.prompt_len) - self.covered)
+        """Tokens [0, cached_len) were in the tree at an admission (first, or after a retract).
 
-    def ran(self, end: int) -> None:
-        """Tokens up to ``end`` have been run; what runs a second time is not counted here."""
-        self.computed += max(0, min(end, self.prompt_len) - self.covered)
+        After one, what had been restored and not used is found like all else in the tree.
+        """
+        self.restored = 0
+        if not self.request.params.prompt_logprobs:  # those run every token, found or not
+            self._cover(cached_len, "device")
+
+    def settle(self) -> int:
+        """What was restored counts from now on; how many tokens that is."""
+        before = self.covered
+        self._cover(self.restored, "disk")
+        return self.covered - before
+
+    def ran(self, end: int) -> int:
+        """Tokens up to ``end`` have been run; what runs a second time is not counted here.
+
+        Returns how many tokens from disk have been used so for the first time.
+        """
+        used = self.settle()
+        self._cover(end, "computed")
+        return used
+
+    def tokens_of(self, tier: str) -> int:
+        return sum(span.end - span.start for span in self.spans if span.tier == tier)
 
     def usage(self, output_tokens: int) -> Usage:
+        device, disk = self.tokens_of("device"), self.tokens_of("disk")
         return Usage(
             input_tokens=self.prompt_len,
-            cached_tokens=self.device,
+            cached_tokens=device + disk,
             output_tokens=output_tokens,
-            device=self.device,
-            computed=self.computed,
+            device=device,
+            disk=disk,
+            computed=self.tokens_of("computed"),
         )
+
+    def _cover(self, end: int, tier: Literal["device", "disk", "computed"]) -> None:
+        start, end = self.covered, min(end, self.prompt_len)
+        if end > start:
+            if self.spans and self.spans[-1].tier == tier:
+                start = self.spans.pop().start
+            self.spans.append(Span(start, end, tier))
 
 
 @dataclass(slots=True, eq=False)
@@ -100,6 +128,11 @@ class Choice:
     def pending(self) -> int:
         """Tokens to run before the next draw."""
         return len(self.ids) - self.next_row
+
+    @property
+    def rows(self) -> int:
+        """Tokens that a step may run of it now: of a ``load`` none."""
+        return 0 if self.request.fill == "load" else self.pending
 
     @property
     def remaining(self) -> int:

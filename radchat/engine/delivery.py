@@ -62,8 +62,8 @@ class Delivery:
         group.started = True
         meters.requests += 1
         meters.input_tokens += group.prompt_len
-        meters.cached_tokens += group.device
-        events.append(Started(group.request.id, group.prompt_len, group.device))
+        meters.cached_tokens += group.covered
+        events.append(Started(group.request.id, group.prompt_len, group.covered))
 
     def advance(
         self, work: list[Work], logits: Tensor, events: list[Event]
@@ -80,7 +80,7 @@ class Delivery:
                 self._score(choice, logits[row : row + len(rows)], rows)
             lease.computed_len = max(lease.computed_len, each.end)
             if each.start < group.prompt_len:
-                group.ran(each.end)
+                self._meters.cached_tokens += group.ran(each.end)
                 done = min(each.end, group.prompt_len)
                 events.append(Progress(group.request.id, done, group.prompt_len))
             if each.end - each.start > 1 or (each.draws and choice.num_out == 0):
@@ -92,6 +92,8 @@ class Delivery:
                     params = group.request.params
                     draws.append(sampling.Draw(row - 1, params, each.end, number, choice.seen))
                     owners.append((choice, index))
+            elif each.end == len(choice.ids):
+                self.end(choice, FinishReason.STOP, events)  # it was to be warm, no more
         return draws, owners
 
     def _score(self, choice: Choice, logits: Tensor, rows: range) -> None:
@@ -174,6 +176,12 @@ class Delivery:
 
     # -- endings ------------------------------------------------------------------------------
 
+    def end_load(self, choice: Choice, events: list[Event]) -> None:
+        """Nothing more of it is on disk. What is cached of it is told to the last token."""
+        choice.group.settle()
+        choice.group.found(self._cache.match_len(choice.request.ids, choice.request.namespace))
+        self.end(choice, FinishReason.STOP, events)
+
     def end_full(self, choice: Choice, events: list[Event]) -> None:
         pool = self._cache.total * self._cache.page_size
         message = f"the KV pool is full: it holds {pool} tokens (kv_device)"
@@ -220,6 +228,7 @@ class Delivery:
                     error=error,
                     last=group.live == 0,
                     prompt_logprobs=tuple(scores) if scores and complete else None,
+                    spans=tuple(group.spans),
                 )
             )
         if group.live == 0:

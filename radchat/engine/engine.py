@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from radchat.engine import sampling
 from radchat.engine.batch import Work
+from radchat.engine.block_store import BlockStore
 from radchat.engine.checks import Poison, check_idle, check_request, wants_checks
 from radchat.engine.choice import Group
 from radchat.engine.delivery import Delivery
 from radchat.engine.kv_pool import KVPool
 from radchat.engine.meters import Meters, PromptCost
-from radchat.engine.pins import PinsFull
+from radchat.engine.outside import Outside
 from radchat.engine.prefix_cache import Lease, PrefixCache
-from radchat.engine.request import Event, FinishReason, GaveWay, Ids, Request
+from radchat.engine.request import Event, FinishReason, GaveWay, Request
 from radchat.engine.runner import Model, Runner
 from radchat.engine.scheduler import Scheduler
 from radchat.engine.scheduler_options import SchedulerOptions
@@ -29,7 +30,7 @@ from radchat.engine.words import TextFactory
 from radchat.errors import InvalidInput
 
 
-class Engine:
+class Engine(Outside):
     """``check`` (default: RADCHAT_CHECK=1) recounts everything and poisons free pages each step."""
 
     def __init__(
@@ -43,9 +44,11 @@ class Engine:
         clock: Callable[[], float] = time.monotonic,
         check: bool | None = None,
         device: str = "cpu",
+        blocks: BlockStore | None = None,
     ) -> None:
         self.model = model
         self.pool = pool
+        self._blocks = blocks
         self.cache = cache
         self.options = options or SchedulerOptions()
         self._clock = clock
@@ -109,6 +112,8 @@ class Engine:
             self._delivery.start(choice, events)
         for choice in schedule.full:
             self._delivery.end_full(choice, events)
+        for choice in schedule.loaded:
+            self._delivery.end_load(choice, events)
         self._tell_of_pins(events)
         if schedule.work:
             self._run(schedule.work, events)
@@ -134,40 +139,7 @@ class Engine:
             cache=self.cache,
         )
 
-    # -- the cache, from outside --------------------------------------------------------------
-
-    def probe(self, ids: Ids, namespace: str = "") -> int:
-        """How many of ``ids`` are cached from the start; changes nothing."""
-        return self.cache.match_len(ids, namespace)
-
-    def forget(self, ids: Ids, start: int) -> int:
-        """Evict what is cached of ``ids`` from ``start`` on; returns tokens freed."""
-        return self.cache.forget(ids, start) * self.cache.page_size
-
-    def forgettable(self, paths: Sequence[tuple[Ids, int]]) -> int:
-        """Tokens that ``forget`` would free of these paths, one after the other."""
-        return self.cache.forgettable(paths) * self.cache.page_size
-
-    def clear(self) -> int:
-        """Evict all that no running request relies on and nothing is pinned; pages freed."""
-        return self.cache.clear()
-
-    def pin(self, name: str, ids: Ids) -> None:
-        """Keep what is, or will be, cached of ``ids``, in the place of a pin of this name.
-
-        Raises InvalidInput with both numbers where that is more than may be pinned.
-        """
-        try:
-            self.cache.pin(name, ids)
-        except PinsFull as error:
-            size = self.cache.page_size
-            want, limit = error.num_pages * size, error.limit * size
-            raise InvalidInput(
-                f"that would pin {want:,} tokens, and at most {limit:,} may be (a quarter of the "
-                "KV pool): unpin something, or pin an earlier message",
-                tokens=want,
-                limit=limit,
-            ) from error
+    # -- what it says of itself -----------------------------------------------------------------
 
     def check_idle(self) -> None:
         """For an idle daemon: recount everything. AssertionError = a broken invariant."""
@@ -215,6 +187,7 @@ class Engine:
             "output_tokens": meters.output_tokens,
             "hit_rate": meters.hit_rate,
             "retractions": self._scheduler.retractions,
+            "disk": None,
             "prefill_tokens_per_s": meters.prefill_tokens_per_s,
             "seconds": dict(meters.seconds),
         }

@@ -16,10 +16,13 @@ from torch import Tensor
 
 from radchat.architectures import SAMPLING
 from radchat.config import Size
+from radchat.engine.about import read_about, repair
+from radchat.engine.block_store import BlockStore
 from radchat.engine.checks import wants_checks
 from radchat.engine.decoder import Decoder, DecoderConfig
 from radchat.engine.detokenize import StopChecker
 from radchat.engine.engine import Engine
+from radchat.engine.fingerprint import fingerprint
 from radchat.engine.forward import Forward, KVShape
 from radchat.engine.kv_pool import KVPool
 from radchat.engine.memory import PAGE_SIZE, Need, available, need, num_pages
@@ -28,7 +31,7 @@ from radchat.engine.request import Request
 from radchat.engine.scheduler_options import SchedulerOptions
 from radchat.engine.template import Template
 from radchat.engine.tokenizer import Tokenizer
-from radchat.engine.weights import fingerprint, load_weights, read_about, repair
+from radchat.engine.weights import load_weights
 from radchat.errors import ModelBroken, UsageError
 from radchat_kernels import Plan
 
@@ -133,7 +136,6 @@ def load(
             f"{decoder.config.vocab_size}"
         )
     progress(1.0)
-    layout = f"[layers,2,pages,{PAGE_SIZE},heads,dim]" + " transformers" * is_general
     return LoadedModel(
         folder=folder,
         asked_dtype=dtype,
@@ -144,7 +146,7 @@ def load(
         stop_ids=template.stop_ids(eos_ids),
         sampling=sampling | {k: v for k, v in defaults.items() if k != "system"},
         system=defaults.get("system"),
-        fingerprint=fingerprint(folder, DTYPES[chosen], layout),
+        fingerprint=fingerprint(folder, chosen),
         num_bytes=needed.weights,
         is_mapped=_is_stored_as(chosen, about),
     )
@@ -178,10 +180,12 @@ def build_engine(
     options: SchedulerOptions | None = None,
     check: bool | None = None,
     free_bytes: int | None = None,
+    blocks: BlockStore | None = None,
 ) -> Engine:
     """An engine with a pool of the budget's size: given, or a quarter of free memory, ≤ 4 GiB.
 
-    ``free_bytes`` with the model loaded; None: of this machine.
+    ``free_bytes`` with the model loaded; None: of this machine. ``blocks``: those on
+    disk of ``model.fingerprint``; None: KV is not kept on disk.
 
     A request may hold what the model, ``context_length`` and the pool allow, the least of them.
     """
@@ -204,7 +208,15 @@ def build_engine(
         limits.append(context_length)
     model.context_length = min(limits)
     cache = PrefixCache(pages + 1, PAGE_SIZE)
-    return Engine(model, pool, cache, _text_factory(model.tokenizer), options=options, check=check)
+    return Engine(
+        model,
+        pool,
+        cache,
+        _text_factory(model.tokenizer),
+        options=options,
+        check=check,
+        blocks=blocks,
+    )
 
 
 def _text_factory(tokenizer: Tokenizer) -> Any:

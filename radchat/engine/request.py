@@ -6,11 +6,13 @@ from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-from typing import TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from radchat.errors import InvalidInput
 
 Ids: TypeAlias = "array[int]"  # typecode 'I': four bytes an id, compared in bulk
+Fill: TypeAlias = Literal["answer", "load", "warm"]
+FILLS: tuple[Fill, ...] = ("answer", "load", "warm")
 MAX_STOPS = 64
 MAX_BIASES = 1024
 MAX_CHOICES = 128
@@ -108,7 +110,12 @@ class SamplingParams:
 
 @dataclass(slots=True)
 class Request:
-    """One generation asked of the engine: a prompt and ``n`` samples after it."""
+    """One generation asked of the engine: a prompt and ``n`` samples after it.
+
+    ``fill`` other than ``answer`` draws nothing: ``load`` restores what is on disk of the ids, to
+    the first hole or to where computing is cheaper; ``warm`` has all of them cached, computing what
+    is not on disk. Both end with reason ``stop`` and nothing kept.
+    """
 
     id: str
     ids: Ids
@@ -118,6 +125,7 @@ class Request:
     first_choice: int = 0  # numbers the samples' noise; a resumed choice keeps its own
     namespace: str = ""
     said: int = 0  # of ``ids``, the last ones that are the answer's own already (it goes on)
+    fill: Fill = "answer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,11 +137,16 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The prompt was admitted: what is reused and what is left to compute."""
+    """The prompt was admitted: what is reused and what is left to compute.
+
+    ``cached_tokens`` were found on the device; ``disk_tokens`` beyond them will be restored, if the
+    blocks turn out to be whole.
+    """
 
     request_id: str
     input_tokens: int
     cached_tokens: int
+    disk_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,11 +159,14 @@ class GaveWay:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One chunk of a prompt has been computed."""
+    """A prompt's KV is there up to ``computed_tokens``: one more chunk was computed (``extend``) or
+    one more block came from disk (``restore``).
+    """
 
     request_id: str
     computed_tokens: int
     total_tokens: int
+    stage: Literal["extend", "restore"] = "extend"
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +188,10 @@ class Usage:
     """Tokens of one request; device + host + disk + computed = input (promise 2).
 
     Choices of one request share the input: each reports the same input numbers and its own output.
-    An abort before the prompt was computed leaves the sum short. With ``prompt_logprobs`` every
-    prompt token runs through the model, so all of them count as computed.
+    ``cached_tokens`` = device + host + disk. What was restored counts as ``disk`` once a row that
+    attends to it has run (of a ``load``, which runs none: when it ends). An abort before the prompt
+    was computed leaves the sum short, and so does a ``load`` of what is not on disk. With
+    ``prompt_logprobs`` every prompt token runs through the model, so all of them count as computed.
     """
 
     input_tokens: int
@@ -186,13 +204,30 @@ class Usage:
     forced_tokens: int = 0
 
 
+class Span(NamedTuple):
+    """Tokens [start, end) of a prompt: found on the device, restored from disk, or computed."""
+
+    start: int
+    end: int
+    tier: Literal["device", "disk", "computed"]
+
+
+class Tiers(NamedTuple):
+    """Of some ids: tokens on the device from the start, and those beyond them that a request would
+    restore from disk (where loading is estimated cheaper than computing), before and behind holes.
+    """
+
+    device: int
+    disk: int
+
+
 @dataclass(frozen=True, slots=True)
 class Finished:
     """One choice has ended; ``text`` is the last of its words.
 
     ``kept`` of the ids that ``Tokens`` have sent belong to the answer: all of them, but after a
     stop string those before the token on which the match begins. ``stopped`` = the last kept id is
-    a stop id.
+    a stop id. ``spans``: where the prompt's KV came from, in order.
     """
 
     request_id: str
@@ -205,6 +240,7 @@ class Finished:
     error: str | None = None
     last: bool = True  # no other choice of this request is still running
     prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
+    spans: tuple[Span, ...] = ()
 
 
 Event: TypeAlias = Started | GaveWay | Progress | Tokens | Finished

@@ -35,6 +35,7 @@ class Schedule:
     work: list[Work] = field(default_factory=list)
     admitted: list[Choice] = field(default_factory=list)
     full: list[Choice] = field(default_factory=list)  # alone, and the pool has no page left
+    loaded: list[Choice] = field(default_factory=list)  # of which no more is on disk
 
 
 class Scheduler:
@@ -82,6 +83,7 @@ class Scheduler:
         self._grow(out)
         self.running.renew()
         self._admit(out, now, may_admit=self.retractions == before)
+        out.loaded = [choice for choice in self.running if choice.request.fill == "load"]
         out.work = compose(
             self.running.by_priority(),
             page_size=self._cache.page_size,
