@@ -1,0 +1,348 @@
+"""Which blocks there are: one SQLite database beside the files, for O(log n) questions.
+
+Sorted by (fingerprint, parent, ids), ids as bytes, the block that shares most with a run of ids
+stands right before or right after the place of that run: two steps into the tree, no scan. Among
+siblings none begins with another, since a longer block replaces the shorter one. Totals and counts
+of children are kept by triggers, so that opening costs the same with any number of rows.
+
+One connection and a lock: any thread may call. Raises sqlite3.Error only; what it says is derived
+from the files and may be made anew at any time, so it is never worth a sync of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from radchat_sessions.kv_blocks import ID_BYTES
+
+FORMAT = 1
+_PAGE_SIZE = 8192  # a row with 256 ids fits four times into one
+_MOST_REMEMBERED = 4096
+_MOST_TOUCHED = 256
+
+SCRIPT = """
+CREATE TABLE meta (made REAL NOT NULL) STRICT;
+-- tick: order of last use, over restarts; used: the same in wall time, for display.
+CREATE TABLE blocks (
+  fingerprint TEXT NOT NULL,
+  parent      TEXT NOT NULL,
+  ids         BLOB NOT NULL CHECK (length(ids) > 0 AND length(ids) % 4 = 0),
+  key         TEXT NOT NULL,
+  start       INTEGER NOT NULL,
+  num_bytes   INTEGER NOT NULL,
+  tick        INTEGER NOT NULL,
+  used        REAL NOT NULL,
+  children    INTEGER NOT NULL DEFAULT 0,
+  UNIQUE (fingerprint, parent, ids),
+  UNIQUE (fingerprint, key)
+) STRICT;
+CREATE INDEX blocks_order ON blocks (children > 0, tick);
+CREATE TABLE totals (
+  fingerprint TEXT PRIMARY KEY,
+  blocks      INTEGER NOT NULL,
+  tokens      INTEGER NOT NULL,
+  num_bytes   INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE TABLE written (minute INTEGER PRIMARY KEY, num_bytes INTEGER NOT NULL) STRICT;
+CREATE TRIGGER block_added AFTER INSERT ON blocks BEGIN
+  INSERT INTO totals VALUES (new.fingerprint, 1, length(new.ids) / 4, new.num_bytes)
+    ON CONFLICT (fingerprint) DO UPDATE SET
+      blocks = blocks + 1, tokens = tokens + excluded.tokens,
+      num_bytes = num_bytes + excluded.num_bytes;
+  UPDATE blocks SET children = children + 1
+    WHERE fingerprint = new.fingerprint AND key = new.parent;
+  UPDATE blocks SET children =
+      (SELECT count(*) FROM blocks WHERE fingerprint = new.fingerprint AND parent = new.key)
+    WHERE rowid = new.rowid;
+END;
+CREATE TRIGGER block_removed AFTER DELETE ON blocks BEGIN
+  UPDATE totals SET blocks = blocks - 1, tokens = tokens - length(old.ids) / 4,
+      num_bytes = num_bytes - old.num_bytes
+    WHERE fingerprint = old.fingerprint;
+  DELETE FROM totals WHERE fingerprint = old.fingerprint AND blocks = 0;
+  UPDATE blocks SET children = children - 1
+    WHERE fingerprint = old.fingerprint AND key = old.parent;
+END;
+"""
+
+
+class Row(NamedTuple):
+    fingerprint: str
+    parent: str
+    ids: bytes
+    key: str
+    start: int
+    num_bytes: int
+    tick: int
+    used: float
+    children: int
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.ids) // ID_BYTES
+
+
+_ROWS = f"SELECT {', '.join(Row._fields)} FROM blocks "  # noqa: S608 - names of ours
+Neighbours = tuple[Row | None, Row | None]
+
+
+class Index:
+    def __init__(self, path: Path, now: float) -> None:
+        """Opens or makes it. Raises sqlite3.Error: also for one that is broken, or too new."""
+        self.path = path
+        self._lock = threading.RLock()
+        self._touched: dict[tuple[str, str], tuple[int, float]] = {}
+        self._remembered: dict[tuple[str, str, bytes], Neighbours] = {}
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))  # -wal takes the mode
+        self._db = sqlite3.connect(path, isolation_level=None, timeout=5.0, check_same_thread=False)
+        try:
+            self._prepare(now)
+            self.made_at = float(self._one("SELECT made FROM meta")[0])
+            self._tick = self._last_tick()
+            self.forget_removed()  # which a kill can have left undone
+        except BaseException:
+            self._db.close()
+            raise
+        self._inode = _inode(path)
+
+    def close(self) -> None:
+        with self._lock:
+            self._db.close()
+
+    def is_there(self) -> bool:
+        """False: the file was removed, or another has its name."""
+        return _inode(self.path) == self._inode
+
+    # -- questions ---------------------------------------------------------------------------------
+
+    def neighbours(self, fingerprint: str, parent: str, ids: bytes) -> Neighbours:
+        """The siblings that would stand around ``ids``: (the last one not after, the next)."""
+        asked = (fingerprint, parent, ids)
+        with self._lock:
+            found = self._remembered.get(asked)
+            if found is None:
+                where = "WHERE fingerprint = ? AND parent = ? AND ids "
+                found = (
+                    self._row(where + "<= ? ORDER BY ids DESC LIMIT 1", *asked),
+                    self._row(where + "> ? ORDER BY ids LIMIT 1", *asked),
+                )
+                if len(self._remembered) >= _MOST_REMEMBERED:
+                    self._remembered.clear()
+                self._remembered[asked] = found
+            return found
+
+    def covering(self, fingerprint: str, parent: str, ids: bytes) -> Row | None:
+        """The sibling that begins with ``ids``, or is it."""
+        before, after = self.neighbours(fingerprint, parent, ids)
+        if before is not None and before.ids == ids:
+            return before
+        return after if after is not None and after.ids.startswith(ids) else None
+
+    def covered(self, fingerprint: str, parent: str, ids: bytes) -> Row | None:
+        """The sibling that ``ids`` begin with; there is one at most."""
+        before, _ = self.neighbours(fingerprint, parent, ids)
+        return before if before is not None and ids.startswith(before.ids) else None
+
+    def siblings(self, fingerprint: str, parent: str, first: bytes) -> list[Row]:
+        """All that begin with the id ``first``."""
+        sql = "WHERE fingerprint = ? AND parent = ? AND substr(ids, 1, 4) = ? AND ids >= ?"
+        with self._lock:
+            return self._rows(sql, fingerprint, parent, first, first)
+
+    def children(self, fingerprint: str, key: str) -> list[Row]:
+        with self._lock:
+            return self._rows("WHERE fingerprint = ? AND parent = ?", fingerprint, key)
+
+    def get(self, fingerprint: str, key: str) -> Row | None:
+        with self._lock:
+            return self._row("WHERE fingerprint = ? AND key = ?", fingerprint, key)
+
+    def rows(self, fingerprint: str | None = None) -> list[Row]:
+        """All of them, in the order of last use."""
+        with self._lock:
+            self.flush()
+            if fingerprint is None:
+                return self._rows("ORDER BY tick")
+            return self._rows("WHERE fingerprint = ? ORDER BY tick", fingerprint)
+
+    def keys(self, fingerprint: str, shard: str) -> set[str]:
+        """Those that begin with the two digits ``shard``."""
+        sql = "SELECT key FROM blocks WHERE fingerprint = ? AND key >= ? AND key < ?"
+        with self._lock:
+            found = self._db.execute(sql, (fingerprint, shard, shard + "g")).fetchall()
+        return {str(key) for (key,) in found}
+
+    def shards(self) -> set[tuple[str, str]]:
+        """(fingerprint, the first two digits of its keys); looks at every row."""
+        sql = "SELECT DISTINCT fingerprint, substr(key, 1, 2) FROM blocks"
+        with self._lock:
+            return set(self._db.execute(sql).fetchall())
+
+    def next_to_go(self, spared: Collection[tuple[str, str]]) -> Row | None:
+        """The least recently used leaf that is not one of ``spared`` (fingerprint, key).
+
+        A block with children only where there is no leaf at all, which keys that collide can do.
+        """
+        with self._lock:
+            self.flush()
+            sql = _ROWS + "ORDER BY children > 0, tick LIMIT ?"
+            for values in self._db.execute(sql, (len(spared) + 1,)):
+                row = Row._make(values)
+                if (row.fingerprint, row.key) not in spared:
+                    return row
+        return None
+
+    def totals(self) -> dict[str, tuple[int, int, int]]:
+        """fingerprint: (blocks, tokens, bytes)."""
+        with self._lock:
+            found = self._db.execute("SELECT * FROM totals").fetchall()
+        return {fingerprint: (blocks, tokens, size) for fingerprint, blocks, tokens, size in found}
+
+    def num_bytes(self) -> int:
+        with self._lock:
+            return int(self._one("SELECT coalesce(sum(num_bytes), 0) FROM totals")[0])
+
+    def written(self, now: float) -> int:
+        """Bytes within the last hour, to the minute."""
+        minute = int(now // 60)
+        sql = "SELECT coalesce(sum(num_bytes), 0) FROM written WHERE minute > ? AND minute <= ?"
+        with self._lock:
+            return int(self._one(sql, minute - 60, minute)[0])
+
+    # -- changes -----------------------------------------------------------------------------------
+
+    def add(self, row: Row, *, instead_of: Row | None = None) -> None:
+        """``row``, and no longer ``instead_of``, nor another with its key."""
+        with self._change():
+            for gone in (row, instead_of):
+                if gone is not None:
+                    self._delete(gone.fingerprint, gone.key)
+            marks = ", ".join("?" * len(Row._fields))
+            self._db.execute(
+                f"INSERT INTO blocks ({', '.join(Row._fields)}) VALUES ({marks})",  # noqa: S608
+                row,
+            )
+
+    def count_written(self, num_bytes: int, now: float) -> None:
+        minute = int(now // 60)
+        with self._change():
+            self._db.execute(  # a clock that was set back leaves minutes to come
+                "DELETE FROM written WHERE minute <= ? OR minute > ?", (minute - 60, minute)
+            )
+            self._db.execute(
+                "INSERT INTO written VALUES (?, ?) "
+                "ON CONFLICT (minute) DO UPDATE SET num_bytes = num_bytes + excluded.num_bytes",
+                (minute, num_bytes),
+            )
+
+    def remove(self, fingerprint: str, key: str) -> None:
+        with self._change():
+            self._delete(fingerprint, key)
+
+    def clear(self, fingerprint: str | None) -> None:
+        with self._change():
+            if fingerprint is None:
+                self._db.execute("DELETE FROM blocks")
+            else:
+                self._db.execute("DELETE FROM blocks WHERE fingerprint = ?", (fingerprint,))
+
+    def tick(self) -> int:
+        with self._lock:
+            self._tick += 1
+            return self._tick
+
+    def touch(self, fingerprint: str, key: str, now: float) -> None:
+        """It was used; told to the disk with many others."""
+        with self._lock:
+            self._touched[fingerprint, key] = (self.tick(), now)
+            if len(self._touched) >= _MOST_TOUCHED:
+                self.flush()
+
+    def flush(self) -> None:
+        with self._lock:
+            if not self._touched:
+                return
+            with self._transaction():
+                self._db.executemany(
+                    "UPDATE blocks SET tick = ?, used = ? WHERE fingerprint = ? AND key = ?",
+                    [(*when, *which) for which, when in self._touched.items()],
+                )
+            self._touched.clear()
+
+    def forget_removed(self) -> None:
+        """Empty the write-ahead log, which still holds pages from before a removal."""
+        with self._lock:
+            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+    def _prepare(self, now: float) -> None:
+        self._db.execute(f"PRAGMA page_size = {_PAGE_SIZE}")
+        self._db.execute("PRAGMA journal_mode = WAL")
+        self._db.execute("PRAGMA synchronous = NORMAL")
+        self._db.execute("PRAGMA temp_store = MEMORY")
+        self._db.execute("PRAGMA secure_delete = ON")  # ids are words
+        found = self._one("PRAGMA user_version")[0]
+        if found == 0:
+            self._db.executescript(
+                f"BEGIN IMMEDIATE;\n{SCRIPT}\nINSERT INTO meta VALUES ({float(now)!r});\n"
+                f"PRAGMA user_version = {FORMAT};\nCOMMIT;"
+            )
+        elif found != FORMAT:
+            raise sqlite3.DatabaseError(f"of format {found}, not {FORMAT}")
+
+    # -- inside ------------------------------------------------------------------------------------
+
+    def _delete(self, fingerprint: str, key: str) -> None:
+        self._touched.pop((fingerprint, key), None)
+        self._db.execute("DELETE FROM blocks WHERE fingerprint = ? AND key = ?", (fingerprint, key))
+
+    def _last_tick(self) -> int:
+        ends = [
+            self._one("SELECT max(tick) FROM blocks WHERE (children > 0) = ?", inner)[0]
+            for inner in (0, 1)
+        ]
+        return max(0, *(tick for tick in ends if tick is not None), 0)
+
+    def _one(self, sql: str, *values: object) -> tuple[int, ...]:
+        found: tuple[int, ...] | None = self._db.execute(sql, values).fetchone()
+        if found is None:
+            raise sqlite3.DatabaseError("a row that must be there is not")
+        return found
+
+    def _row(self, where: str, *values: object) -> Row | None:
+        found = self._db.execute(_ROWS + where, values).fetchone()
+        return None if found is None else Row._make(found)
+
+    def _rows(self, where: str, *values: object) -> list[Row]:
+        return [Row._make(found) for found in self._db.execute(_ROWS + where, values)]
+
+    @contextmanager
+    def _change(self) -> Iterator[None]:
+        with self._lock:
+            self._remembered.clear()
+            with self._transaction():
+                yield
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._db.execute("COMMIT")
+        except BaseException:
+            if self._db.in_transaction:
+                self._db.rollback()
+            raise
+
+
+def _inode(path: Path) -> tuple[int, int] | None:
+    try:
+        info = path.stat()
+    except OSError:
+        return None
+    return (info.st_dev, info.st_ino)

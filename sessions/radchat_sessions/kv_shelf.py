@@ -1,0 +1,351 @@
+"""Where KV blocks lie: folder, lock, index and files together, and what happens when one fails.
+
+A file is on disk under its name before its row is written, and gone before its row is deleted. So a
+kill leaves files without a row, which the sweep adopts or deletes, and never a row whose file is
+another's. Files are changed by one thread at a time, under ``_writing``; questions and reads don't
+wait for it.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import shutil
+import sqlite3
+import threading
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TypeVar
+
+from radchat_sessions.kv_blocks import ID_BYTES, Block, KeyOf, KVUnavailable, pieces
+from radchat_sessions.kv_files import SUFFIX, Content, Damaged, Files, unpack, write_file
+from radchat_sessions.kv_index import Index, Row
+from radchat_sessions.kv_lock import FolderLock
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+PAUSE_S = 30.0  # after a write that failed, none is tried for so long
+
+_REASONS = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EROFS: "{folder} is read-only",
+    errno.EACCES: "{folder} may not be written",
+    errno.EPERM: "{folder} may not be written",
+    sqlite3.SQLITE_FULL: "the disk is full",
+    sqlite3.SQLITE_READONLY: "{folder} is read-only",
+    sqlite3.SQLITE_CANTOPEN: "{folder} can't be opened",
+    sqlite3.SQLITE_BUSY: "another program holds {folder}/index.db locked",
+}
+# Says nothing about the file: what was asked is a miss, and no more.
+_PASSING = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN}
+
+
+def free_bytes(folder: Path) -> int:
+    """Of the disk that ``folder`` is on."""
+    return shutil.disk_usage(folder).free
+
+
+class Shelf:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        clock: Callable[[], float],
+        files: Files,
+        key_of: KeyOf,
+        block_tokens: int,
+    ) -> None:
+        """Raises KVUnavailable."""
+        self.folder = folder
+        self.block_tokens = block_tokens
+        self.trouble: str | None = None
+        self.num_bad = 0
+        self.files = files
+        self.key_of = key_of
+        self._clock = clock
+        self._writing = threading.RLock()
+        self._lock: FolderLock | None = None
+        self._index: Index | None = None
+        self._index_broken = False
+        self._closed = False
+        self._failed_at: float | None = None
+        self._told: set[str] = set()
+        self._start()
+
+    # -- opening, and opening again ----------------------------------------------------------------
+
+    def _start(self) -> None:
+        """Folder, lock, an empty kv/tmp, index: what of it is not there. Raises KVUnavailable."""
+        try:
+            self.files.make_folder(self.folder)
+            if self._lock is None or not self._lock.is_there():
+                if self._lock is not None:
+                    self._lock.release()
+                    self._lock = None
+                self._lock = FolderLock(self.folder / "lock")
+                self.files.remove(self.folder / "tmp")
+            self.files.make_folder(self.folder / "tmp")
+            if self._index is not None and (self._index_broken or not self._index.is_there()):
+                self._let_go()
+            if self._index is None:
+                self._index = self._open_index()
+                self._index_broken = False
+                self._begin_anew()
+        except OSError as error:
+            raise KVUnavailable(f"KV can't be kept: {self._reason(error)}") from error
+
+    def _open_index(self) -> Index:
+        """One that is broken or of another format is deleted, not kept aside: it holds ids."""
+        path = self.folder / "index.db"
+        try:
+            if self._index_broken:
+                raise sqlite3.DatabaseError("it was found broken")
+            return Index(path, self._clock())
+        except sqlite3.Error as error:
+            if not _is_damage(error):
+                raise KVUnavailable(f"KV can't be kept: {self._reason(error)}") from error
+            self._tell("index", f"{path} is made anew: {error}")
+        for suffix in ("", "-wal", "-shm"):
+            self.files.remove(path.with_name(path.name + suffix))
+        try:
+            return Index(path, self._clock())
+        except sqlite3.Error as error:
+            raise KVUnavailable(f"KV can't be kept: {self._reason(error)}") from error
+
+    def _begin_anew(self) -> None:
+        """The index was opened: what was known of files without a row is no longer."""
+
+    def _ready(self) -> Index | None:
+        """Under ``_writing``: the index, after what was removed under us is put back."""
+        if self._closed:
+            return None
+        if not self._whole():
+            if self._index is None and self._paused():
+                return None
+            try:
+                self._start()
+            except KVUnavailable as error:
+                self._let_go()
+                self._fail(error.message)
+        return self._index
+
+    def _whole(self) -> bool:
+        """What we hold open is what lies in the folder."""
+        index, lock = self._index, self._lock
+        if index is None or lock is None or self._index_broken:
+            return False
+        return index.is_there() and lock.is_there()
+
+    def _let_go(self) -> None:
+        if self._index is not None:
+            self._index.close()
+        self._index = None
+
+    def close(self) -> None:
+        """What was used is remembered; everything after this is a miss."""
+        with self._writing:
+            if self._closed:
+                return
+            self._closed = True
+            if self._index is not None:
+                with suppress(sqlite3.Error):
+                    self._index.flush()
+                    self._index.forget_removed()
+                self._index.close()
+            if self._lock is not None:
+                self._lock.release()
+
+    # -- trouble -----------------------------------------------------------------------------------
+
+    def ask(self, question: Callable[[Index], T], otherwise: T) -> T:
+        """The index's answer; ``otherwise`` where there is none to be had. Waits for no file."""
+        index = self._index
+        if index is None or self._index_broken:
+            return otherwise
+        try:
+            return question(index)
+        except sqlite3.Error as error:
+            self._index_failed(error)
+            return otherwise
+
+    @contextmanager
+    def work(self) -> Iterator[Index | None]:
+        """For changing files. What the disk refuses ends the block and becomes ``trouble``."""
+        with self._writing:
+            try:
+                yield self._ready()
+            except OSError as error:
+                self._fail(self._reason(error))
+            except sqlite3.Error as error:
+                self._index_failed(error)
+                self._fail(self._reason(error))
+
+    def _index_failed(self, error: sqlite3.Error) -> None:
+        if isinstance(error, sqlite3.ProgrammingError):
+            return  # closed meanwhile by another thread
+        if _is_damage(error):
+            self._index_broken = True  # the next work makes it anew
+        self._tell(f"index {error}", f"{self.folder / 'index.db'}: {error}")
+
+    def _fail(self, reason: str) -> None:
+        self.trouble = f"{reason}: KV is not written"
+        self._failed_at = self._clock()
+        self._tell(reason, self.trouble)
+
+    def _paused(self) -> bool:
+        """A clock that was set back ends it."""
+        return self._failed_at is not None and 0 <= self._clock() - self._failed_at < PAUSE_S
+
+    def _reason(self, error: OSError | sqlite3.Error) -> str:
+        if isinstance(error, OSError):
+            known = _REASONS.get(error.errno or 0)
+            text = f"{{folder}}: {error.strerror or error}"
+        else:
+            known = _REASONS.get(_primary(error))
+            text = f"{{folder}}/index.db: {error}"
+        return (known or text).format(folder=self.folder)
+
+    def _tell(self, kind: str, text: str) -> None:
+        """Once each kind."""
+        if kind not in self._told:
+            self._told.add(kind)
+            log.warning("%s", text)
+
+    # -- blocks ------------------------------------------------------------------------------------
+
+    def pieces(self, raw: bytes) -> Iterator[tuple[int, str, bytes]]:
+        """(position, key of the block before, ids) for every block's worth of a path."""
+        return pieces(raw, self.block_tokens, self.key_of)
+
+    def place(self, fingerprint: str, key: str) -> Path:
+        return self.folder / fingerprint / key[:2] / f"{key}{SUFFIX}"
+
+    def read(self, fingerprint: str, block: Block) -> memoryview | None:
+        try:
+            data: memoryview | None = self._verified(fingerprint, block)
+        except (OSError, Damaged, MemoryError):
+            data = self._read_again(fingerprint, block)
+        if data is not None:
+            now = self._clock()
+            self.ask(lambda index: index.touch(fingerprint, block.key, now), None)
+        return data
+
+    def _read_again(self, fingerprint: str, block: Block) -> memoryview | None:
+        """Nobody writes now: it was replaced or evicted meanwhile, or it is damaged."""
+        with self.work() as index:
+            row = None if index is None else index.get(fingerprint, block.key)
+            if row is None:
+                return None
+            try:
+                return self._verified(fingerprint, block)
+            except (OSError, Damaged) as error:
+                if why := damage(error):
+                    self.drop_bad(row, why)
+            except MemoryError:
+                pass
+        return None
+
+    def _verified(self, fingerprint: str, block: Block) -> memoryview:
+        """Raises OSError, Damaged."""
+        content = self.content(fingerprint, block.key, block.num_bytes)
+        if content.start != block.start or len(content.ids) != block.num_tokens * ID_BYTES:
+            raise Damaged("it is of another place")
+        asked = block.end * ID_BYTES
+        if content.path[:asked] != block.path[:asked]:
+            raise Damaged("it holds other ids")
+        return content.data
+
+    def content(self, fingerprint: str, key: str, num_bytes: int) -> Content:
+        """What the file of that name holds; raises OSError, Damaged."""
+        raw = self.files.read(self.place(fingerprint, key))
+        if len(raw) != num_bytes:
+            raise Damaged("cut short, or too long")
+        content = unpack(raw)
+        if content.fingerprint != fingerprint:
+            raise Damaged("it is of another model")
+        return content
+
+    def put(self, index: Index, row: Row, parts: tuple[bytes, memoryview, bytes]) -> None:
+        """The file, then the row. Raises OSError, sqlite3.Error; then neither is there."""
+        place, part = self.place(row.fingerprint, row.key), self.folder / "tmp" / row.key
+        self.files.make_folder(part.parent)
+        self.files.remove(part)
+        write_file(self.files, part, parts)
+        try:
+            if self.files.make_folder(place.parent):
+                self.files.sync_folder(place.parent.parent)
+                self.files.sync_folder(self.folder)
+            if place.is_dir():
+                self.files.remove(place)
+            self.files.rename(part, place)
+            self.files.sync_folder(place.parent)
+            self.add(index, row)
+        except BaseException:
+            for path in (part, place):
+                with suppress(OSError):
+                    self.files.remove(path)
+            raise
+
+    def add(self, index: Index, row: Row) -> None:
+        """The row of a file that is there. A shorter block that it begins with goes."""
+        shorter = index.covered(row.fingerprint, row.parent, row.ids)
+        if shorter is not None and shorter.key != row.key:
+            self.files.remove(self.place(shorter.fingerprint, shorter.key))
+        index.add(row, instead_of=shorter)
+
+    def drop(self, index: Index, row: Row) -> None:
+        self.files.remove(self.place(row.fingerprint, row.key))
+        index.remove(row.fingerprint, row.key)
+
+    def drop_bad(self, row: Row, why: str) -> None:
+        """Under ``_writing``. What can't even be deleted is no longer listed."""
+        self.num_bad += 1
+        self._tell(f"bad: {why}", f"KV block {row.key} was dropped: {why}")
+        try:
+            self.files.remove(self.place(row.fingerprint, row.key))
+        except OSError as error:
+            self._tell("stays", f"KV block {row.key} can't be deleted: {self._reason(error)}")
+        self.ask(lambda index: index.remove(row.fingerprint, row.key), None)
+
+    def shrink(
+        self, index: Index, num_bytes: int, spared: Collection[tuple[str, str]] = ()
+    ) -> Iterator[Row]:
+        """Drop least recently used leaves until ``num_bytes`` are freed; what has gone."""
+        freed = 0
+        while freed < num_bytes:
+            row = index.next_to_go(spared)
+            if row is None:
+                return
+            self.drop(index, row)
+            freed += row.num_bytes
+            yield row
+
+
+def damage(error: OSError | Damaged) -> str | None:
+    """Why a block can't be read; None where that says nothing about the block."""
+    if isinstance(error, Damaged):
+        return str(error)
+    if error.errno in _PASSING:
+        return None
+    return "its file is gone" if error.errno == errno.ENOENT else f"{error.strerror or error}"
+
+
+def _primary(error: sqlite3.Error) -> int:
+    """Extended codes keep the primary one in the low byte; -1: SQLite gave none."""
+    code = getattr(error, "sqlite_errorcode", None)
+    return -1 if code is None else code & 0xFF
+
+
+def _is_damage(error: sqlite3.Error) -> bool:
+    """Not the disk's doing but what stands in the index, or its format."""
+    return _primary(error) in (
+        -1,
+        sqlite3.SQLITE_ERROR,
+        sqlite3.SQLITE_CORRUPT,
+        sqlite3.SQLITE_NOTADB,
+        sqlite3.SQLITE_CONSTRAINT,
+        sqlite3.SQLITE_SCHEMA,
+    )

@@ -1,0 +1,338 @@
+"""The byte store for KV blocks: what of the cache outlives the daemon.
+
+    kv/index.db    which blocks there are (kv_index.py); derived, made anew when it is broken
+    kv/lock        held for life by the one process that uses the folder
+    kv/tmp/        files being written; emptied at open
+    kv/<fingerprint>/<first two digits of the key>/<key>.safetensors      (kv_files.py)
+
+It knows ids and bytes, and nothing of engines. Whatever goes wrong with the disk is a miss, or a
+write that says False and a line in ``trouble``, never an exception. Any thread may call.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Self
+
+from radchat_sessions.kv_blocks import (
+    BLOCK_TOKENS,
+    ID_BYTES,
+    Block,
+    Bytes,
+    KeyOf,
+    KVEntry,
+    KVStats,
+    KVUnavailable,
+    Verified,
+    key_of,
+)
+from radchat_sessions.kv_files import DTYPES, TOKENS_AXIS, Files, pack, packed_size
+from radchat_sessions.kv_folder import KVFolder
+from radchat_sessions.kv_index import Index, Row
+from radchat_sessions.kv_shelf import Shelf, free_bytes
+from radchat_sessions.kv_sweep import Sweep, check, in_order_of_going, shards, wrong
+
+__all__ = [
+    "BLOCK_TOKENS",
+    "Block",
+    "KVEntry",
+    "KVFolder",
+    "KVStats",
+    "KVStore",
+    "KVUnavailable",
+    "Verified",
+]
+
+RESERVE = 256 << 20  # bytes of the disk that are left to conversations
+_FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+
+
+class KVStore(Shelf):
+    hourly: int | None  # bytes that may be written an hour; None: any number
+    _budget: int
+    _free: Callable[[Path], int]
+    _reserve: int
+    _sweep: Sweep
+
+    @classmethod
+    def open(
+        cls,
+        folder: Path,
+        *,
+        budget: int,
+        hourly: int | None,
+        clock: Callable[[], float] = time.time,
+        free: Callable[[Path], int] = free_bytes,
+        reserve: int = RESERVE,
+        files: Files | None = None,
+        key_of: KeyOf = key_of,
+        block_tokens: int = BLOCK_TOKENS,
+    ) -> Self:
+        """Open or make the folder and take it for this process; O(1) in the number of blocks.
+
+        ``clock`` gives wall time, ``free`` the free bytes of a folder's disk, ``files`` makes the
+        calls that touch files; the last two arguments are for tests. Raises KVUnavailable: held by
+        another process, read-only, no space for the index.
+        """
+        store = cls(
+            folder,
+            clock=clock,
+            files=files or Files(),
+            key_of=key_of,
+            block_tokens=block_tokens,
+        )
+        store._budget, store.hourly = budget, hourly
+        store._free, store._reserve = free, reserve
+        return store
+
+    def _begin_anew(self) -> None:
+        self._sweep = Sweep(self)
+
+    def of(self, fingerprint: str) -> KVFolder:
+        """The blocks of one fingerprint, which names a folder."""
+        if not _FOLDER_NAME.fullmatch(fingerprint) or fingerprint == "tmp":
+            raise ValueError(f"{fingerprint!r} can't be the name of a folder")
+        return KVFolder(self, fingerprint)
+
+    # -- what there is -----------------------------------------------------------------------------
+
+    @property
+    def made_at(self) -> float:
+        """Wall time at which the index was made: what is older than it can't be in it."""
+        return self.ask(lambda index: index.made_at, self._clock())
+
+    def stats(self) -> KVStats:
+        totals: dict[str, tuple[int, int, int]] = {}
+        if self._whole():
+            totals = self.ask(lambda index: index.totals(), totals)
+        now = self._clock()
+        try:
+            left = self._free(self.folder)
+        except OSError:
+            left = 0
+        return KVStats(
+            blocks=sum(blocks for blocks, _, _ in totals.values()),
+            tokens=sum(tokens for _, tokens, _ in totals.values()),
+            bytes=sum(size for _, _, size in totals.values()),
+            budget=self._budget,
+            free_bytes=left,
+            written_bytes=self.ask(lambda index: index.written(now), 0),
+            hourly=self.hourly,
+            by_fingerprint=totals,
+        )
+
+    def entries(self, limit: int | None = None) -> list[KVEntry]:
+        """Blocks in the order in which they would go. Looks at all of them, for any ``limit``."""
+        none: list[Row] = []
+        rows = self.ask(lambda index: in_order_of_going(index.rows()), none)
+        return [
+            KVEntry(
+                fingerprint=row.fingerprint,
+                key=row.key,
+                parent=row.parent,
+                start=row.start,
+                num_tokens=row.num_tokens,
+                ids=row.ids,
+                num_bytes=row.num_bytes,
+                last_used=row.used,
+            )
+            for row in rows[:limit]
+        ]
+
+    # -- writing -----------------------------------------------------------------------------------
+
+    def write(
+        self,
+        fingerprint: str,
+        raw: bytes,
+        start: int,
+        data: Bytes,
+        shape: tuple[int, ...],
+        dtype: str,
+    ) -> bool:
+        """See KVFolder.write."""
+        content = memoryview(data).cast("B")
+        num_tokens = len(raw) // ID_BYTES - start
+        if (
+            len(raw) % ID_BYTES
+            or start % self.block_tokens
+            or not 0 < num_tokens <= self.block_tokens
+            or len(shape) != 5
+            or shape[TOKENS_AXIS] != num_tokens
+            or len(content) != math.prod(shape) * DTYPES.get(dtype, ("", 0))[1]
+        ):
+            raise ValueError(
+                f"no block: {len(raw)} bytes of ids from {start}, {len(content)} bytes of KV as "
+                f"{dtype} {shape}"
+            )
+        with self.work() as index:
+            if index is None:
+                return False
+            path = list(self.pieces(raw))
+            _, parent, ids = path[-1]
+            there = index.covering(fingerprint, parent, ids)
+            if there is not None:
+                index.touch(fingerprint, there.key, self._clock())
+                return True
+            size = packed_size(fingerprint, raw, start, shape, dtype)
+            spared = {(fingerprint, before) for _, before, _ in path}
+            if self._paused() or not self._room(index, size, spared):
+                return False
+            key, now = self.key_of(parent, ids), self._clock()
+            row = Row(fingerprint, parent, ids, key, start, size, index.tick(), now, 0)
+            self.put(index, row, pack(fingerprint, raw, start, content, shape, dtype))
+            index.count_written(size, now)
+            self.trouble = self._failed_at = None
+            return True
+        return False
+
+    def _room(self, index: Index, size: int, spared: set[tuple[str, str]]) -> bool:
+        """Make room for a file, but not at the cost of the path it continues."""
+        now = self._clock()
+        if size > self._budget:
+            return False
+        if self.hourly is not None and index.written(now) + size > self.hourly:
+            return False
+        held = index.num_bytes()
+        short = self._reserve + size - self._free(self.folder)
+        if short > held:
+            self._fail("the disk is nearly full")
+            return False
+        need = max(short, held + size - self._budget)
+        for _ in self.shrink(index, need, spared):
+            pass
+        if index.num_bytes() + size > self._budget:
+            return False
+        if short > 0 and self._free(self.folder) < self._reserve + size:
+            self._fail("the disk is nearly full")
+            return False
+        return True
+
+    # -- making room -------------------------------------------------------------------------------
+
+    @property
+    def budget(self) -> int:
+        """Bytes of files. What is over goes at once when it is set lower."""
+        return self._budget
+
+    @budget.setter
+    def budget(self, num_bytes: int) -> None:
+        self._budget = num_bytes
+        self._shrink_to_budget()
+
+    def _shrink_to_budget(self) -> None:
+        with self.work() as index:
+            if index is not None:
+                for _ in self.shrink(index, index.num_bytes() - self._budget):
+                    pass
+
+    def evict(self, num_bytes: int) -> tuple[int, int]:
+        """Free at least so many bytes, leaf-first LRU: (tokens, bytes) freed."""
+        tokens = freed = 0
+        with self.work() as index:
+            if index is not None:
+                for row in self.shrink(index, num_bytes):
+                    tokens, freed = tokens + row.num_tokens, freed + row.num_bytes
+        return tokens, freed
+
+    def make_room(self) -> None:
+        """KV goes before conversations: shrink until the reserve is free, or nothing is left."""
+        with self.work() as index:
+            while index is not None and index.num_bytes():
+                short = self._reserve - self._free(self.folder)
+                if short <= 0:
+                    break
+                for _ in self.shrink(index, short):
+                    pass
+
+    def delete(self, fingerprint: str, key: str) -> None:
+        """It and all that follow it, the last ones first."""
+        with self.work() as index:
+            if index is None:
+                return
+            first = index.get(fingerprint, key)
+            if first is None:
+                return
+            doomed = {first.key: first}
+            follow = [first]
+            for row in follow:  # grows as it goes
+                for child in index.children(fingerprint, row.key):
+                    if child.key not in doomed:
+                        doomed[child.key] = child
+                        follow.append(child)
+            for row in reversed(follow):
+                self.drop(index, row)
+            index.forget_removed()
+
+    def clear(self, fingerprint: str | None = None) -> tuple[int, int]:
+        """All blocks, or one fingerprint's, files without a row too: (tokens, bytes) freed."""
+        with self.work() as index:
+            if index is None:
+                return 0, 0
+            totals = index.totals()
+            for name, shard in list(shards(self.folder)):
+                if fingerprint in (None, name):
+                    self.files.remove(self.folder / name / shard)
+            index.clear(fingerprint)
+            index.forget_removed()
+            gone = [of for name, of in totals.items() if fingerprint in (None, name)]
+            return sum(tokens for _, tokens, _ in gone), sum(size for _, _, size in gone)
+        return 0, 0
+
+    # -- going through everything ------------------------------------------------------------------
+
+    def tidy(self, limit: int = 8) -> int:
+        """Idle work, at most ``limit`` steps of it; how many are known to be left.
+
+        Adopts or sweeps files without a row, drops rows without a file, tells the disk what was
+        used, keeps the budget. Removed ids are overwritten when it says 0.
+        """
+        self._shrink_to_budget()
+        with self.work() as index:
+            if index is None:
+                return 0
+            index.flush()
+            for _ in range(limit):
+                if self._sweep.step(index, self._budget) == 0:
+                    index.forget_removed()
+                    return 0
+            return self._sweep.left
+        return 0
+
+    def verify(self, progress: Callable[[int, int], None] = lambda _done, _all: None) -> Verified:
+        """Read every file. What is bad is deleted; files without a row are adopted or swept."""
+        none: list[Row] = []
+        rows = self.ask(lambda index: index.rows(), none)
+        blocks = size = 0
+        bad: list[tuple[str, str]] = []
+        for done, row in enumerate(rows, 1):
+            if wrong(self, row) is None:
+                blocks, size = blocks + 1, size + row.num_bytes
+            else:
+                bad += self._drop_if_wrong(row)
+            progress(done, len(rows))
+        with self.work():
+            self._sweep = sweep = Sweep(self)
+        while self.tidy() and self._sweep is sweep:
+            pass
+        return Verified(blocks, size, bad, sweep.adopted, sweep.swept)
+
+    def _drop_if_wrong(self, row: Row) -> list[tuple[str, str]]:
+        """Not if it was evicted, or written again, meanwhile."""
+        with self.work() as index:
+            if index is not None and index.get(row.fingerprint, row.key) is not None:
+                why = wrong(self, row)
+                if why is not None:
+                    self.drop_bad(row, why)
+                    return [(row.key, why)]
+        return []
+
+    def check(self) -> None:
+        """Recount everything by brute force, for tests. Raises AssertionError."""
+        with self._writing:
+            assert self._index is not None
+            check(self, self._index)

@@ -1,0 +1,180 @@
+"""Going through everything: files without a row, rows without a file, blocks that are damaged.
+
+Nothing of this happens at open, which costs the same with any number of blocks.
+"""
+
+from __future__ import annotations
+
+import heapq
+import re
+from collections import Counter, deque
+from collections.abc import Iterable
+from itertools import pairwise
+from pathlib import Path
+
+from radchat_sessions.kv_blocks import ID_BYTES, ROOT
+from radchat_sessions.kv_files import SUFFIX, Content, Damaged, unpack
+from radchat_sessions.kv_index import Index, Row
+from radchat_sessions.kv_shelf import Shelf, damage
+
+_SHARD = re.compile("[0-9a-f]{2}")
+_OLDER_THAN_ANY = -(1 << 63)  # plus nanoseconds since 1970: before every tick, and in order
+
+
+class Sweep:
+    """One pass over all files, a few steps at a time; the caller holds the shelf's lock."""
+
+    def __init__(self, shelf: Shelf) -> None:
+        self.adopted = 0  # files that had no row and have one now
+        self.swept = 0  # files that had no row and are gone
+        self._shelf = shelf
+        self._folders: deque[tuple[str, str]] | None = None  # (fingerprint, shard) to look through
+        self._strays: deque[Path] = deque()  # files without a row
+
+    @property
+    def left(self) -> int:
+        """Steps known of; more may come to light."""
+        return 1 if self._folders is None else len(self._folders) + len(self._strays)
+
+    def step(self, index: Index, budget: int) -> int:
+        """Look at one file without a row, or through one folder. Raises OSError, sqlite3.Error."""
+        if self._folders is None:
+            self._folders = deque(sorted(index.shards() | set(shards(self._shelf.folder))))
+        if self._strays:
+            self._take(index, self._strays.popleft(), budget)
+        elif self._folders:
+            self._look_through(index, *self._folders.popleft())
+        return self.left
+
+    def _look_through(self, index: Index, fingerprint: str, shard: str) -> None:
+        folder = self._shelf.folder / fingerprint / shard
+        listed = index.keys(fingerprint, shard)
+        there = {path.stem: path for path in folder.glob(f"*{SUFFIX}")}
+        for key in sorted(listed - there.keys()):
+            row = index.get(fingerprint, key)
+            if row is not None:
+                self._shelf.drop_bad(row, "its file is gone")
+        self._strays.extend(there[key] for key in sorted(there.keys() - listed))
+
+    def _take(self, index: Index, path: Path, budget: int) -> None:
+        """Adopt it if it is a whole block nobody else holds, and there is room; else sweep it."""
+        try:
+            row = self._row_of(path)
+        except FileNotFoundError:
+            return
+        except (OSError, Damaged) as error:
+            if damage(error) is None:
+                return  # till the next pass
+            row = None
+        if row is not None:
+            if index.get(row.fingerprint, row.key) is not None:
+                return  # written meanwhile
+            there = index.covering(row.fingerprint, row.parent, row.ids)
+            if there is None and index.num_bytes() + row.num_bytes <= budget:
+                self._shelf.add(index, row)
+                self.adopted += 1
+                return
+        self._shelf.files.remove(path)
+        self.swept += 1
+
+    def _row_of(self, path: Path) -> Row:
+        raw = self._shelf.files.read(path)
+        content = unpack(raw)
+        parent, key = place_of(self._shelf, content)
+        fingerprint = path.parent.parent.name
+        if (content.fingerprint, key) != (fingerprint, path.stem):
+            raise Damaged("it lies under another's name")
+        modified = path.stat()
+        return Row(
+            fingerprint=fingerprint,
+            parent=parent,
+            ids=content.ids,
+            key=key,
+            start=content.start,
+            num_bytes=len(raw),
+            tick=_OLDER_THAN_ANY + modified.st_mtime_ns,
+            used=modified.st_mtime,
+            children=0,
+        )
+
+
+def shards(folder: Path) -> Iterable[tuple[str, str]]:
+    """(fingerprint, shard) of all folders with files."""
+    for path in folder.glob("*/??"):
+        if path.parent.name != "tmp" and _SHARD.fullmatch(path.name):
+            yield path.parent.name, path.name
+
+
+def place_of(shelf: Shelf, content: Content) -> tuple[str, str]:
+    """(parent, key) by its own ids; raises Damaged for a place where no block can be."""
+    size = shelf.block_tokens
+    if content.start % size or not 0 < len(content.ids) <= size * ID_BYTES:
+        raise Damaged("its place is no block's")
+    *_, (_, parent, ids) = shelf.pieces(content.path)
+    return parent, shelf.key_of(parent, ids)
+
+
+def wrong(shelf: Shelf, row: Row) -> str | None:
+    """Why the block that is listed as ``row`` can't be used; None: it can, or can't be told now."""
+    try:
+        content = shelf.content(row.fingerprint, row.key, row.num_bytes)
+        if (*place_of(shelf, content), content.start, content.ids) != (
+            row.parent,
+            row.key,
+            row.start,
+            row.ids,
+        ):
+            return "it is of another place"
+    except (OSError, Damaged) as error:
+        return damage(error)
+    return None
+
+
+def in_order_of_going(rows: list[Row]) -> list[Row]:
+    """As eviction would take them, leaf-first, if nothing was used in between."""
+    by_key = {(row.fingerprint, row.key): row for row in rows}
+    children = Counter((row.fingerprint, row.parent) for row in rows)
+    leaves = [(row.tick, at, row) for at, row in enumerate(rows) if not children[_name(row)]]
+    heapq.heapify(leaves)
+    order: list[Row] = []
+    while leaves:
+        row = heapq.heappop(leaves)[-1]
+        order.append(row)
+        parent = (row.fingerprint, row.parent)
+        children[parent] -= 1
+        if not children[parent] and parent in by_key:
+            heapq.heappush(leaves, (by_key[parent].tick, len(order) + len(rows), by_key[parent]))
+    return order
+
+
+def _name(row: Row) -> tuple[str, str]:
+    return row.fingerprint, row.key
+
+
+def check(shelf: Shelf, index: Index) -> None:
+    """Recount by brute force, for tests: asserts that index and folder agree in everything."""
+    rows = index.rows()
+    named = {_name(row): row for row in rows}
+    assert len(named) == len(rows)
+    children = Counter((row.fingerprint, row.parent) for row in rows)
+    totals: dict[str, tuple[int, int, int]] = {}
+    for row in rows:
+        assert row.children == children[_name(row)], f"{row.key}: {row.children} children"
+        assert row.children == 0 or row.num_tokens == shelf.block_tokens
+        assert row.start % shelf.block_tokens == 0
+        assert (row.start == 0) == (row.parent == ROOT)
+        assert row.key == shelf.key_of(row.parent, row.ids)
+        blocks, tokens, size = totals.get(row.fingerprint, (0, 0, 0))
+        totals[row.fingerprint] = (blocks + 1, tokens + row.num_tokens, size + row.num_bytes)
+    assert index.totals() == totals
+    assert index.num_bytes() == sum(size for _, _, size in totals.values())
+    runs = sorted((row.fingerprint, row.parent, row.ids) for row in rows)
+    for one, other in pairwise(runs):
+        assert one[:2] != other[:2] or not other[2].startswith(one[2]), "one begins with another"
+    files = {
+        (fingerprint, path.stem)
+        for fingerprint, shard in shards(shelf.folder)
+        for path in (shelf.folder / fingerprint / shard).iterdir()
+    }
+    assert files == named.keys(), f"files and rows differ: {files ^ named.keys()}"
+    assert not list((shelf.folder / "tmp").iterdir())
