@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from radchat.engine.block_store import BlockStore
 from radchat.engine.detokenize import ByteDetokenizer, StopChecker
 from radchat.engine.engine import Engine
 from radchat.engine.kv_pool import KVPool
@@ -168,8 +169,12 @@ def scripted_engine(
     on_forward: Callable[[int], None] | None = None,
     scores: Callable[[Sequence[int]], Mapping[int, float]] | None = None,
     check: bool = True,
+    blocks: BlockStore | None = None,
 ) -> Engine:
-    """The real engine around a ScriptedModel and a ByteTokenizer, on a pool of ``pool_tokens``."""
+    """The real engine around a ScriptedModel and a ByteTokenizer, on a pool of ``pool_tokens``.
+
+    ``blocks``: its KV on disk. A token's KV there is its id, so a wrong one shows.
+    """
     num_pages = -(-pool_tokens // page_size) + 1
     pool = KVPool(1, num_pages, page_size, 1, 1, torch.float32, poison=True)
     clock = clock or LogicalClock()
@@ -181,6 +186,7 @@ def scripted_engine(
         options=options,
         clock=clock,
         check=check,
+        blocks=blocks,
     )
 
 

@@ -12,6 +12,7 @@ import asyncio
 import gc
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
@@ -25,6 +26,8 @@ Sink = Callable[[Event], None]
 log = logging.getLogger(__name__)
 
 IDLE_CHECK_AFTER_S = 5.0  # engines idle this long recount themselves once
+SAVE_AFTER_S = 2.0  # and this long: they copy what is to be kept, for the disk …
+SAVE_EVERY_S = 0.01  # … a block at a time
 
 
 class EngineLike(Protocol):
@@ -35,6 +38,8 @@ class EngineLike(Protocol):
     def abort(self, request_id: str) -> bool: ...
     def step(self) -> list[Event]: ...
     def check_idle(self) -> None: ...
+    def save(self) -> bool: ...  # True: there may be more to do
+    def close(self) -> None: ...
 
 
 class Worker:
@@ -43,13 +48,19 @@ class Worker:
     Keys, not engines, are handed about: whoever holds an engine holds its memory.
     """
 
-    def __init__(self, on_broken: Callable[[BaseException], None]) -> None:
+    def __init__(
+        self, on_broken: Callable[[BaseException], None], *, save_after_s: float = SAVE_AFTER_S
+    ) -> None:
         self._inbox: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._sinks: dict[str, tuple[str, asyncio.AbstractEventLoop, Sink]] = {}
         self._engines: dict[str, EngineLike] = {}
         self._on_broken = on_broken
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
-        self._unchecked: set[str] = set()  # keys of engines that have worked since their last check
+        self._save_after_s = save_after_s
+        # keys of engines to which something has happened since they were checked, or all was saved
+        self._unchecked: set[str] = set()
+        self._unsaved: set[str] = set()
+        self._idle_since = 0.0
         self.steps = 0  # steps taken, read by anyone for a sign of life
 
     def start(self) -> None:
@@ -86,8 +97,10 @@ class Worker:
 
         def drop() -> None:
             for key in doomed:
-                self._engines.pop(key, None)
+                if key in self._engines:
+                    self._engines.pop(key).close()
                 self._unchecked.discard(key)
+                self._unsaved.discard(key)
             gc.collect()  # an engine's parts know each other
 
         future: Future[None] = Future()
@@ -127,6 +140,8 @@ class Worker:
         except BaseException as error:
             log.exception("the engine broke")
             self._on_broken(error)
+        for engine in self._engines.values():
+            engine.close()
 
     def _step(self, key: str) -> None:
         engine = self._engines[key]  # held for the step only
@@ -134,6 +149,7 @@ class Worker:
             self._deliver(engine.step())
             self.steps += 1
             self._unchecked.add(key)
+            self._idle_since = time.monotonic()
 
     def _drain(self) -> bool:
         """Run what lies in the inbox; wait for it when there is nothing else to do."""
@@ -143,17 +159,30 @@ class Worker:
                 if busy:
                     entry = self._inbox.get_nowait()
                 else:
-                    entry = self._inbox.get(timeout=IDLE_CHECK_AFTER_S if self._unchecked else None)
+                    entry = self._inbox.get(timeout=self._idle_work())
             except Empty:
                 if busy:
                     return True
-                for key in self._unchecked:
-                    self._engines[key].check_idle()
-                self._unchecked.clear()
                 continue
             if entry is None:
                 return False
             entry()
+            self._unsaved.update(self._engines)  # a path to be kept, perhaps
+
+    def _idle_work(self) -> float | None:
+        """What is due now that nothing runs; returns when to come again, if nothing happens."""
+        idle = time.monotonic() - self._idle_since
+        if self._unchecked and idle >= IDLE_CHECK_AFTER_S:
+            for key in self._unchecked:
+                self._engines[key].check_idle()
+            self._unchecked.clear()
+        if self._unsaved and idle >= self._save_after_s:
+            self._unsaved = {key for key in self._unsaved if self._engines[key].save()}
+            if self._unsaved:
+                return SAVE_EVERY_S
+        due = [IDLE_CHECK_AFTER_S] if self._unchecked else []
+        due += [self._save_after_s] if self._unsaved else []
+        return max(0.0, min(due) - idle) if due else None
 
     def _deliver(self, events: list[Event]) -> None:
         """One hand-over to each event loop a step, in order."""

@@ -64,8 +64,8 @@ def compose(
 
 
 def _chunk_end(choice: Choice, room: int, page_size: int) -> int:
-    """The end of the ids, or the last page's edge within ``room`` tokens, if there is one."""
-    start, last = choice.next_row, len(choice.ids)
+    """Where it has to end, or the last page's edge within ``room`` tokens, if there is one."""
+    start, last = choice.next_row, choice.rows_end
     if room >= last - start:
         return last
     return start + max(0, room - (start + room) % page_size)

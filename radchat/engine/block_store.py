@@ -38,8 +38,14 @@ class BlockView(Protocol):
 
 
 class BlockStore(Protocol):
-    def blocks(self, raw: bytes) -> Sequence[BlockView]:
-        """All blocks that the path meets, in order, holes left out. Touches nothing."""
+    def lookup(self, raw: bytes, start: int) -> Sequence[BlockView]:
+        """Blocks in a row that hold the path from ``start`` on, to the first gap; the first may
+        begin before. Touches nothing.
+        """
+        ...
+
+    def spans(self, raw: bytes) -> Sequence[tuple[int, int]]:
+        """All ranges of the path's tokens that are on disk, in order. Touches nothing."""
         ...
 
     def has(self, raw: bytes, start: int) -> bool:
@@ -47,7 +53,7 @@ class BlockStore(Protocol):
         ...
 
     def read(self, block: Any) -> memoryview | None:
-        """The verified bytes of one of ``blocks``, a use of it; None: it was bad or is gone."""
+        """The verified bytes of a block, a use of it; None: it was bad or is gone."""
         ...
 
     def write(

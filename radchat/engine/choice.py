@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from radchat.engine.kinship import Kinship
+from radchat.engine.reader import Restore
 from radchat.engine.request import Ids, Priority, Request, Span, TokenLogprob, Usage
 from radchat.engine.sampling import Seen
 from radchat.engine.words import Words
@@ -108,6 +109,7 @@ class Choice:
     retractions: int = 0
     kin: Kinship = field(default_factory=lambda: Kinship(b""))
     found: tuple[int, int] = (-1, 0)  # generation of the tree -> ids cached then
+    restore: Restore | None = None  # while it runs, once the disk has been asked
 
     @property
     def request(self) -> Request:
@@ -131,8 +133,24 @@ class Choice:
 
     @property
     def rows(self) -> int:
-        """Tokens that a step may run of it now: of a ``load`` none."""
-        return 0 if self.request.fill == "load" else self.pending
+        """Tokens that might be run of it now: of a ``load`` none, nor while blocks are awaited."""
+        return 0 if self.is_restoring or self.request.fill == "load" else self.pending
+
+    @property
+    def rows_end(self) -> int:
+        """Where a chunk ends at the latest."""
+        if self.restore is not None and self.restore.stop_at is not None:
+            return self.restore.stop_at
+        return len(self.ids)
+
+    @property
+    def is_loaded(self) -> bool:
+        """It was only to be loaded, and the disk has no more of it."""
+        return self.request.fill == "load" and not self.is_restoring
+
+    @property
+    def is_restoring(self) -> bool:
+        return self.restore is not None and self.restore.left > 0
 
     @property
     def remaining(self) -> int:

@@ -63,7 +63,16 @@ class Delivery:
         meters.requests += 1
         meters.input_tokens += group.prompt_len
         meters.cached_tokens += group.covered
-        events.append(Started(group.request.id, group.prompt_len, group.covered))
+        disk = choice.restore.predicted if choice.restore else 0
+        events.append(Started(group.request.id, group.prompt_len, group.covered, disk))
+
+    def restored(self, choice: Choice, end: int, events: list[Event]) -> None:
+        """A prompt's KV has come from disk up to ``end``; it counts once a row attends to it."""
+        group = choice.group
+        end = min(end, group.prompt_len)
+        if end > max(group.covered, group.restored):
+            group.restored = end
+            events.append(Progress(group.request.id, end, group.prompt_len, "restore"))
 
     def advance(
         self, work: list[Work], logits: Tensor, events: list[Event]

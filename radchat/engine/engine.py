@@ -18,6 +18,7 @@ from radchat.engine.block_store import BlockStore
 from radchat.engine.checks import Poison, check_idle, check_request, wants_checks
 from radchat.engine.choice import Group
 from radchat.engine.delivery import Delivery
+from radchat.engine.disk_tier import DiskTier
 from radchat.engine.kv_pool import KVPool
 from radchat.engine.meters import Meters, PromptCost
 from radchat.engine.outside import Outside
@@ -48,13 +49,28 @@ class Engine(Outside):
     ) -> None:
         self.model = model
         self.pool = pool
-        self._blocks = blocks
         self.cache = cache
         self.options = options or SchedulerOptions()
         self._clock = clock
         self._meters = Meters(clock, self.options.chunk_tokens)
         self._runner = Runner(model, pool, device)
-        self._scheduler = Scheduler(cache, self.options, lambda: self._meters.guessed_tokens_per_s)
+        self._disk = None
+        if blocks is not None:
+            self._disk = DiskTier(
+                blocks,
+                pool,
+                cache,
+                copy_pages=self._runner.copy_pages,
+                token_s=lambda: 1 / self._meters.guessed_tokens_per_s,
+                chunk_tokens=self.options.chunk_tokens,
+                clock=clock,
+            )
+        self._scheduler = Scheduler(
+            cache,
+            self.options,
+            lambda: self._meters.guessed_tokens_per_s,
+            self._disk.restoring if self._disk else None,
+        )
         self._delivery = Delivery(cache, self._scheduler, self._meters, text, self._forget)
         self._groups: dict[str, Group] = {}
         self._num_submitted = 0
@@ -83,7 +99,10 @@ class Engine(Outside):
             prompt_logprobs=[None] if params.prompt_logprobs else None,
         )
         self._groups[request.id] = group
-        choice = self._delivery.choice(group, 0, array("I", request.ids))
+        ids = request.ids
+        if request.fill == "load" and self._disk is not None:
+            ids = self._disk.loadable(ids)  # no pages, then, for the rest
+        choice = self._delivery.choice(group, 0, array("I", ids))
         choice.unborn = tuple(range(1, request.n))
         self._scheduler.add(choice)
 
@@ -112,11 +131,15 @@ class Engine(Outside):
             self._delivery.start(choice, events)
         for choice in schedule.full:
             self._delivery.end_full(choice, events)
+        for choice, end in schedule.restored:
+            self._delivery.restored(choice, end, events)
         for choice in schedule.loaded:
             self._delivery.end_load(choice, events)
         self._tell_of_pins(events)
         if schedule.work:
             self._run(schedule.work, events)
+        elif self._disk is not None and not events:
+            self._disk.restoring.wait()
         if self._poison is not None:
             self.cache.check(self._leases())
             self._poison.spread(self._leases())
@@ -187,7 +210,7 @@ class Engine(Outside):
             "output_tokens": meters.output_tokens,
             "hit_rate": meters.hit_rate,
             "retractions": self._scheduler.retractions,
-            "disk": None,
+            "disk": self._disk.stats() if self._disk else None,
             "prefill_tokens_per_s": meters.prefill_tokens_per_s,
             "seconds": dict(meters.seconds),
         }

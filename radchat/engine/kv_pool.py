@@ -7,10 +7,17 @@ committed by the system as pages are first written.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
+
+DTYPE_NAMES = {
+    torch.bfloat16: "bf16",
+    torch.float16: "fp16",
+    torch.float32: "fp32",
+    torch.float64: "fp64",
+}
 
 
 class KVPool:
@@ -33,6 +40,7 @@ class KVPool:
         self.page_size = page_size
         self.dtype = dtype
         self._layers = [(self.data[i, 0], self.data[i, 1]) for i in range(num_layers)]
+        self._slots = self.data.view(num_layers, 2, -1, num_kv_heads, head_dim)
         if poison:
             self.data.fill_(torch.nan)
 
@@ -51,6 +59,44 @@ class KVPool:
         if pairs:
             source, target = torch.tensor(pairs).T
             self.data[:, :, target] = self.data[:, :, source]
+
+    def block_shape(self, num_tokens: int) -> tuple[int, ...]:
+        """Of the values of so many tokens as ``read`` gives and ``write`` takes them."""
+        layers, two, _, kv_heads, head_dim = self._slots.shape
+        return layers, two, num_tokens, kv_heads, head_dim
+
+    def read(self, table: Sequence[int], start: int, end: int) -> bytearray:
+        """A copy of a path's tokens [start, end), whose pages ``table`` names from its start."""
+        data = bytearray((end - start) * self.bytes_per_token)
+        values = torch.frombuffer(data, dtype=self.dtype).view(self.block_shape(end - start))
+        for slot, at, count in self._runs(table, start, end):
+            values[:, :, at - start :][:, :, :count] = self._slots[:, :, slot : slot + count]
+        return data
+
+    def write(
+        self, table: Sequence[int], start: int, end: int, data: bytearray | memoryview, first: int
+    ) -> None:
+        """Tokens [start, end) of a path from ``data``, that holds tokens from ``first`` on.
+
+        ``data`` must be writable, if only for torch's sake.
+        """
+        num_tokens = len(data) // self.bytes_per_token
+        values = torch.frombuffer(data, dtype=self.dtype).view(self.block_shape(num_tokens))
+        for slot, at, count in self._runs(table, start, end):
+            self._slots[:, :, slot : slot + count] = values[:, :, at - first :][:, :, :count]
+
+    def _runs(self, table: Sequence[int], start: int, end: int) -> Iterator[tuple[int, int, int]]:
+        """[start, end) as (first slot, position, tokens) of neighbours in the pool."""
+        size = self.page_size
+        at = start
+        while at < end:
+            index = at // size
+            stop = index + 1
+            while stop * size < end and table[stop] == table[stop - 1] + 1:
+                stop += 1
+            count = min(stop * size, end) - at
+            yield table[index] * size + at % size, at, count
+            at += count
 
     def poison(self, pages: Iterable[int]) -> None:
         """Fill pages with NaN: nobody may read them before they are written again."""

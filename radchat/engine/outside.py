@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from radchat.engine.disk_tier import DiskTier
 from radchat.engine.pins import PinsFull
 from radchat.engine.prefix_cache import PrefixCache
 from radchat.engine.request import Ids, Tiers
@@ -15,6 +16,7 @@ from radchat.errors import InvalidInput
 
 class Outside:
     cache: PrefixCache
+    _disk: DiskTier | None
 
     # -- the cache ----------------------------------------------------------------------------
 
@@ -56,40 +58,45 @@ class Outside:
     @property
     def has_disk(self) -> bool:
         """Whether KV is kept on disk. Without, all of this does nothing and says so."""
-        return False
+        return self._disk is not None
 
     def probe_tiers(self, ids: Ids) -> Tiers:
         """Where the KV of ``ids`` is; changes nothing."""
-        return Tiers(self.probe(ids), 0)
+        return self._disk.probe(ids) if self._disk else Tiers(self.probe(ids), 0)
 
     def load_seconds(self, tokens: int) -> float:
         """What restoring so many tokens would take, by the reads measured."""
-        del tokens
-        return 0.0
+        return self._disk.load_seconds(tokens) if self._disk else 0.0
 
     def keep(self, name: str, ids: Ids) -> None:
         """Have a path on disk, in the place of the one of that name (session/branch)."""
+        if self._disk:
+            self._disk.saving.keep(name, ids)
 
     def unkeep(self, name_prefix: str) -> None:
-        """Forget the paths whose names begin so, and what of them is still to be written."""
+        """Forget the paths whose names begin so, and what of them is still to be written.
+
+        The one block that is being written just now still is: ``drain`` waits for it.
+        """
+        if self._disk:
+            self._disk.saving.unkeep(name_prefix)
 
     def save(self, now: bool = False) -> bool:
         """Copy the next block of a kept path, for the disk. True: there may be more to do.
 
         For an engine without work. ``now``: also what the store has refused a short while ago.
         """
-        del now
-        return False
+        return self._disk is not None and self._disk.saving.save(now=now)
 
     def flush(self, timeout_s: float) -> bool:
-        """Write all kept paths. True: all that is on the device is on disk."""
-        del timeout_s
-        return True
+        """Write all kept paths, as far as they are cached. True: all of that is on disk."""
+        return self._disk is None or self._disk.saving.flush(timeout_s)
 
     def drain(self, timeout_s: float) -> bool:
         """Wait until what is copied for the disk is written, or refused. False: not in time."""
-        del timeout_s
-        return True
+        return self._disk is None or self._disk.saving.drain(timeout_s)
 
     def close(self) -> None:
         """End the threads. What is not written by now (``flush``) is not kept."""
+        if self._disk:
+            self._disk.close()

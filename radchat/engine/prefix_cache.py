@@ -264,6 +264,20 @@ class PrefixCache:
         freed = self.evict(self.evictable)
         return freed + self._give_way(self.pinned) if pinned else freed
 
+    def pages_of(self, raw: bytes) -> tuple[list[int], int]:
+        """The page table of what is cached of ids as bytes, and how many tokens that is; it may
+        name pages beyond them. Changes and stamps nothing, and holds until something is evicted.
+        """
+        root = self._tree.roots.get("")
+        if root is None:
+            return [], 0
+        node, num_tokens = self._tree.match(root, raw, len(raw) // ID_BYTES)
+        return self._tree.table(node), num_tokens
+
+    def path_of(self, node: Node) -> tuple[bytes, list[int]]:
+        """The ids from the root to a node's end, as bytes, and their page table."""
+        return prefix_of(node), self._tree.table(node)
+
     def pin(self, name: str, ids: Ids, namespace: str = "") -> None:
         """Keep what is, or will be, cached of ``ids``. Raises PinsFull."""
         self._pins.put(name, namespace, ids.tobytes())

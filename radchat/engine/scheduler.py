@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from radchat.engine.batch import Work, compose
 from radchat.engine.choice import Choice
@@ -27,6 +28,9 @@ from radchat.engine.request import Priority
 from radchat.engine.running import Running
 from radchat.engine.scheduler_options import SchedulerOptions
 
+if TYPE_CHECKING:
+    from radchat.engine.restoring import Restoring
+
 BACKGROUND_PATIENCE = 8
 
 
@@ -35,6 +39,7 @@ class Schedule:
     work: list[Work] = field(default_factory=list)
     admitted: list[Choice] = field(default_factory=list)
     full: list[Choice] = field(default_factory=list)  # alone, and the pool has no page left
+    restored: list[tuple[Choice, int]] = field(default_factory=list)  # whose KV reaches how far
     loaded: list[Choice] = field(default_factory=list)  # of which no more is on disk
 
 
@@ -44,11 +49,13 @@ class Scheduler:
         cache: PrefixCache,
         options: SchedulerOptions,
         prefill_speed: Callable[[], float],
+        disk: Restoring | None = None,
     ) -> None:
         assert options.chunk_tokens >= cache.page_size
         self._cache = cache
         self._options = options
         self._prefill_speed = prefill_speed  # tokens a second, as measured
+        self._disk = disk
         self.waiting: list[Choice] = []
         self.running = Running(options, cache.page_size)
         self.retractions = 0
@@ -72,6 +79,8 @@ class Scheduler:
 
     def forget(self, choice: Choice) -> None:
         """A choice has ended, wherever it was; the caller gives its lease back."""
+        if self._disk is not None:
+            self._disk.drop(choice)
         for queue in (self.running, self.waiting):
             if choice in queue:
                 queue.remove(choice)
@@ -83,9 +92,12 @@ class Scheduler:
         self._grow(out)
         self.running.renew()
         self._admit(out, now, may_admit=self.retractions == before)
-        out.loaded = [choice for choice in self.running if choice.request.fill == "load"]
+        running = self.running.by_priority()
+        if self._disk is not None:
+            out.restored = self._disk.advance(running)
+        out.loaded = [choice for choice in self.running if choice.is_loaded]
         out.work = compose(
-            self.running.by_priority(),
+            running,
             page_size=self._cache.page_size,
             chunk_tokens=self._options.chunk_tokens,
             scoring_chunk=self._options.scoring_chunk,
@@ -131,6 +143,8 @@ class Scheduler:
     def _retract(self, choice: Choice) -> None:
         """Its KV stays in the tree while there is room; its ids and text go on where they were."""
         assert choice.lease is not None
+        if self._disk is not None:
+            self._disk.drop(choice)
         self._cache.finish(choice.lease)
         self.running.remove(choice)
         choice.lease = None

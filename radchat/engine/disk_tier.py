@@ -1,0 +1,61 @@
+"""KV on disk, for one engine: what is restored, what is kept, what that costs and did.
+
+All of it is the engine thread's, between two steps; two threads beside it wait for the disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from radchat.engine.block_store import BlockStore
+from radchat.engine.kv_pool import KVPool
+from radchat.engine.prefix_cache import PrefixCache
+from radchat.engine.request import Ids, Tiers
+from radchat.engine.restoring import CopyPages, Restoring
+from radchat.engine.saving import Saving
+
+
+class DiskTier:
+    def __init__(
+        self,
+        store: BlockStore,
+        pool: KVPool,
+        cache: PrefixCache,
+        *,
+        copy_pages: CopyPages,
+        token_s: Callable[[], float],
+        chunk_tokens: int,
+        clock: Callable[[], float],
+    ) -> None:
+        self._cache = cache
+        self.restoring = Restoring(store, pool, cache, copy_pages, token_s, chunk_tokens, clock)
+        self.saving = Saving(store, pool, cache, clock)
+
+    def probe(self, ids: Ids) -> Tiers:
+        raw = ids.tobytes()
+        device = self._cache.match_raw(raw)
+        return Tiers(device, self.restoring.beyond(raw, device))
+
+    def loadable(self, ids: Ids) -> Ids:
+        """As much of the ids as a ``load`` can have: what is cached, and what is restored then."""
+        raw = ids.tobytes()
+        return ids[: max(1, self.restoring.reach(raw, self._cache.match_raw(raw)))]
+
+    def load_seconds(self, tokens: int) -> float:
+        return self.restoring.seconds(tokens)
+
+    def stats(self) -> dict[str, Any]:
+        """From any thread: reads counters only."""
+        return {
+            "restored_tokens": self.restoring.restored_tokens,
+            "saved_tokens": self.saving.saved_tokens,
+            "saved_bytes": self.saving.saved_bytes,
+            "staged_bytes": self.saving.staged_bytes,
+            "read_bytes_per_s": self.restoring.speed.bytes_per_s,
+            "kept_paths": self.saving.kept_paths,
+        }
+
+    def close(self) -> None:
+        self.restoring.close()
+        self.saving.close()

@@ -1,0 +1,197 @@
+"""KV from disk into the pages of running requests, where that is cheaper than computing it.
+
+Asked where a request's match ends and again before each of its chunks, so a hole costs only
+itself: the chunk ends where the disk goes on. Nothing is decided for longer than that.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from statistics import median_low
+from typing import Protocol
+
+from radchat.engine.block_store import BLOCK_TOKENS, BlockStore, BlockView
+from radchat.engine.choice import Choice
+from radchat.engine.kv_pool import KVPool
+from radchat.engine.prefix_cache import Lease, PrefixCache
+from radchat.engine.raw_ids import ID_BYTES
+from radchat.engine.reader import Arrival, Reader, Restore
+from radchat.engine.request import Priority
+
+_GUESS = 300e6  # bytes a second, until it has been measured: a slow SSD
+_BLOCK_S = 1e-3  # of each block besides its bytes: the index, opening, handing over, copying
+_LEAST = 1 << 20  # bytes of a read that tells the speed
+_KEPT = 5  # reads; the one in the middle counts, so that one that hung is soon forgotten
+_FORGET_S = 600.0
+_WAIT_S = 2e-3  # how long a step without other work waits; then the inbox is looked at
+
+
+class Speed:
+    """How fast blocks are read here. A disk that was too slow to be used is tried again later."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._seen: deque[float] = deque(maxlen=_KEPT)  # seconds a byte
+        self._seen_at = 0.0
+        self.bytes_per_s: float | None = None  # as measured; None before
+
+    def seconds(self, num_bytes: int, num_blocks: int = 1) -> float:
+        if self._seen and self._clock() - self._seen_at > _FORGET_S:
+            self._seen.clear()
+            self.bytes_per_s = None
+        return num_blocks * _BLOCK_S + num_bytes / (self.bytes_per_s or _GUESS)
+
+    def saw(self, num_bytes: int, seconds: float) -> None:
+        if num_bytes >= _LEAST and seconds > 0:
+            self._seen.append(seconds / num_bytes)
+            self._seen_at = self._clock()
+            self.bytes_per_s = 1 / median_low(self._seen)
+
+
+class CopyPages(Protocol):
+    def __call__(self, leases: Sequence[Lease], /) -> None: ...
+
+
+class Restoring:
+    """``token_s``: what computing a token of a prompt takes, in seconds.
+
+    ``chunk_tokens``: of a step, at most. ``copy_pages`` performs the copies that an admission asked
+    for, which must come before the first token behind them is written.
+    """
+
+    def __init__(
+        self,
+        store: BlockStore,
+        pool: KVPool,
+        cache: PrefixCache,
+        copy_pages: CopyPages,
+        token_s: Callable[[], float],
+        chunk_tokens: int,
+        clock: Callable[[], float],
+    ) -> None:
+        self._store = store
+        self._pool = pool
+        self._cache = cache
+        self._copy_pages = copy_pages
+        self._token_s = token_s
+        self._chunk_tokens = chunk_tokens
+        self._reader = Reader(store)
+        self.speed = Speed(clock)
+        self.restored_tokens = 0
+
+    def advance(self, running: Mapping[Priority, Sequence[Choice]]) -> list[tuple[Choice, int]]:
+        """Copy the next block that has arrived, one a step, and ask for more where it is time.
+
+        Returns whose KV now reaches how far.
+        """
+        restored: list[tuple[Choice, int]] = []
+        order = [(priority, choice) for priority in Priority for choice in running[priority]]
+        for priority, choice in order:
+            if choice.is_restoring:
+                assert choice.restore is not None
+                choice.restore.rank = (priority, choice.admitted)
+                if not restored and (arrival := self._reader.take(choice.restore)):
+                    restored += self._copy(choice, arrival)
+        for priority, choice in order:
+            if not choice.is_restoring:
+                self._ask(choice, (priority, choice.admitted))
+        return restored
+
+    def drop(self, choice: Choice) -> None:
+        """It ends or is put back: what is on its way to it is not wanted."""
+        if choice.restore is not None:
+            self._reader.cancel(choice.restore)
+            choice.restore = None
+
+    def wait(self) -> None:
+        """For a step that has nothing else to do: until a block has arrived, or a moment."""
+        self._reader.wait(_WAIT_S)
+
+    def beyond(self, raw: bytes, at: int) -> int:
+        """How many of the path's tokens beyond ``at`` would be restored, with holes between."""
+        num_tokens = 0
+        for start, end in self._store.spans(raw):
+            at = max(at, start)
+            while at < end:
+                reach = self.reach(raw, at)
+                num_tokens += reach - at
+                at = reach if reach > at else _next_block(at)
+        return num_tokens
+
+    def reach(self, raw: bytes, at: int) -> int:
+        """To which token the path would be restored from ``at`` on without a hole."""
+        row = self._row(raw, at)
+        return row[-1].end if row else at
+
+    def seconds(self, tokens: int) -> float:
+        """What restoring so many tokens would take."""
+        num_bytes = tokens * self._pool.bytes_per_token
+        return self.speed.seconds(num_bytes, -(-tokens // BLOCK_TOKENS))
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def _ask(self, choice: Choice, rank: tuple[int, int]) -> None:
+        lease, request = choice.lease, choice.request
+        assert lease is not None
+        limit = len(choice.ids)
+        if request.fill != "load":
+            limit -= 1  # the next token is drawn from the last one's row
+        at = lease.computed_len
+        if at >= limit or choice.is_scoring or request.namespace:
+            return
+        restore, is_first = choice.restore, choice.restore is None
+        if restore is None:
+            restore = choice.restore = Restore()
+        if restore.asked_at == at:
+            return
+        restore.asked_at = at
+        raw = choice.raw[: limit * ID_BYTES]
+        if is_first:
+            restore.predicted = self.beyond(raw, at)
+        restore.stop_at = None
+        if row := self._row(raw, at, restore.bad):
+            restore.rank = rank
+            self._reader.begin(restore, row)
+            return
+        for start in range(_next_block(at), min(limit, at + self._chunk_tokens), BLOCK_TOKENS):
+            if self._row(raw, start, restore.bad):
+                restore.stop_at = start
+                return
+
+    def _copy(self, choice: Choice, arrival: Arrival) -> list[tuple[Choice, int]]:
+        block, data, seconds = arrival
+        lease, restore = choice.lease, choice.restore
+        assert lease is not None
+        assert restore is not None
+        restore.asked_at = -1
+        if data is None or len(data) != block.num_tokens * self._pool.bytes_per_token:
+            self._reader.cancel(restore)
+            restore.bad.add(block.key)
+            return []
+        self.speed.saw(len(data), seconds)
+        at = lease.computed_len
+        assert block.start <= at < block.end
+        self._copy_pages([lease])
+        self._pool.write(lease.table, at, block.end, data, block.start)
+        lease.computed_len = block.end
+        self._cache.show(lease)
+        self.restored_tokens += block.end - at
+        return [(choice, block.end)]
+
+    def _row(self, raw: bytes, at: int, bad: Collection[str] = ()) -> list[BlockView]:
+        """Blocks that hold the path from ``at`` on and are sooner read than computed."""
+        token_s = self._token_s()
+        row: list[BlockView] = []
+        for block in self._store.lookup(raw, at):
+            is_cheaper = self.speed.seconds(block.num_bytes) < (block.end - at) * token_s
+            if block.key in bad or not is_cheaper:
+                break
+            row.append(block)
+            at = block.end
+        return row
+
+
+def _next_block(at: int) -> int:
+    return at - at % BLOCK_TOKENS + BLOCK_TOKENS

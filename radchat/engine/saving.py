@@ -1,0 +1,225 @@
+"""KV of kept paths onto the disk: copied between two steps, written by a thread beside them.
+
+A copy of a block takes a fraction of a millisecond, and the thread that makes it is the one that
+evicts: so nothing is locked while the disk is slow, and eviction never waits for it
+(docs/adr/0019-saving-by-copying.md). What is copied and not yet written is bounded.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from radchat.engine.block_store import BLOCK_TOKENS, BlockStore
+from radchat.engine.kv_pool import DTYPE_NAMES, KVPool
+from radchat.engine.node import Node
+from radchat.engine.prefix_cache import PrefixCache
+from radchat.engine.raw_ids import ID_BYTES, common_len
+from radchat.engine.reader import CLOSE_S
+from radchat.engine.request import Ids
+
+log = logging.getLogger(__name__)
+
+Found: TypeAlias = Literal["copied", "full", "none"]
+
+ROOM = 64 << 20  # bytes of copies; a single block may be larger
+RETRY_S = 60.0  # after the store has said: not now
+NICE = 10  # of the writer: nobody waits for it
+
+
+@dataclass(slots=True, eq=False)
+class Kept:
+    raw: bytes
+    at: int = 0  # the start of the first block that may not be on disk
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Copy:
+    """A block on its way to the disk: the path's ids to its end, and its values."""
+
+    raw: bytes
+    start: int
+    data: bytearray
+
+
+class Saving:
+    """All but ``_run`` is the engine thread's. ``clock``: seconds, of the engine."""
+
+    def __init__(
+        self,
+        store: BlockStore,
+        pool: KVPool,
+        cache: PrefixCache,
+        clock: Callable[[], float],
+        room: int = ROOM,
+    ) -> None:
+        self._store = store
+        self._pool = pool
+        self._cache = cache
+        self._clock = clock
+        self._room = room
+        self._dtype = DTYPE_NAMES[pool.dtype]
+        self._kept: dict[str, Kept] = {}
+        self._unsaved: dict[str, Kept] = {}  # those that may have something to be written
+        self._retry_at = -float("inf")
+        self._changed = threading.Condition()
+        # under its lock
+        self._copies: deque[Copy] = deque()  # in order; the first may be being written
+        self._is_writing = False
+        self._refused: list[tuple[bytes, int]] = []  # path to the block's end, its start
+        self.staged_bytes = 0
+        self.saved_tokens = 0
+        self.saved_bytes = 0
+        self._thread: threading.Thread | None = None
+        self._closing = False
+        cache.on_evict = self.on_evict
+
+    @property
+    def kept_paths(self) -> int:
+        return len(self._kept)
+
+    def keep(self, name: str, ids: Ids) -> None:
+        self._kept[name] = self._unsaved[name] = Kept(ids.tobytes())
+
+    def unkeep(self, name_prefix: str) -> None:
+        for name in [name for name in self._kept if name.startswith(name_prefix)]:
+            del self._kept[name]
+            self._unsaved.pop(name, None)
+        with self._changed:  # what is being written is: who must know it gone, drains
+            for copy in list(self._copies)[self._is_writing :]:
+                if not any(kept.raw.startswith(copy.raw) for kept in self._kept.values()):
+                    self._copies.remove(copy)
+                    self.staged_bytes -= len(copy.data)
+            self._changed.notify_all()
+
+    def save(self, *, now: bool = False) -> bool:
+        """Copy one block. True: ask again soon."""
+        self._take_back()
+        return (now or self._clock() >= self._retry_at) and self._copy_next() != "none"
+
+    def flush(self, timeout_s: float) -> bool:
+        deadline = time.monotonic() + timeout_s
+        self._take_back()
+        for name, kept in self._kept.items():
+            kept.at = 0
+            self._unsaved[name] = kept
+        while (found := self._copy_next()) != "none" and not self._refused:
+            if found == "full":
+                self.drain(deadline - time.monotonic())
+            if time.monotonic() > deadline:
+                break
+        in_time = self.drain(deadline - time.monotonic())
+        return in_time and found == "none" and not self._refused
+
+    def drain(self, timeout_s: float) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._copies, timeout_s)
+
+    def close(self) -> None:
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join(CLOSE_S)
+            self._thread = None
+
+    def on_evict(self, node: Node, end: int) -> None:
+        """Before a node's tokens behind ``end`` go: copy those to be kept, or forget them."""
+        self._take_back()
+        if not self._unsaved or self._clock() < self._retry_at:
+            return
+        raw, table = self._cache.path_of(node)
+        for kept in self._unsaved.values():
+            common = common_len(kept.raw, raw, 0, len(raw))
+            for start in range(end - end % BLOCK_TOKENS, common, BLOCK_TOKENS):
+                self._copy(kept.raw, start, min(start + BLOCK_TOKENS, common), table)
+
+    # -- copying ------------------------------------------------------------------------------
+
+    def _copy_next(self) -> Found:
+        for name, kept in list(self._unsaved.items()):
+            table, num_cached = self._cache.pages_of(kept.raw)
+            while kept.at < num_cached:
+                end = min(kept.at + BLOCK_TOKENS, num_cached)
+                found = self._copy(kept.raw, kept.at, end, table)
+                if found != "full":
+                    kept.at += BLOCK_TOKENS
+                if found != "none":
+                    return found
+            del self._unsaved[name]
+        return "none"
+
+    def _copy(self, path: bytes, start: int, end: int, table: list[int]) -> Found:
+        """A block of a path, unless it is on its way already or on disk."""
+        raw = path[: end * ID_BYTES]
+        num_bytes = (end - start) * self._pool.bytes_per_token
+        with self._changed:
+            if any(copy.start == start and copy.raw.startswith(raw) for copy in self._copies):
+                return "none"
+            has_room = not self._copies or self.staged_bytes + num_bytes <= self._room
+        if self._store.has(raw, start):
+            return "none"
+        if not has_room:
+            return "full"
+        copy = Copy(raw, start, self._pool.read(table, start, end))
+        with self._changed:
+            self._copies.append(copy)
+            self.staged_bytes += num_bytes
+            self._changed.notify_all()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="kv-writer", daemon=True)
+            self._thread.start()
+        return "copied"
+
+    def _take_back(self) -> None:
+        """What was refused is to be saved again, but not at once."""
+        if not self._refused:
+            return
+        with self._changed:
+            refused, self._refused = self._refused, []
+        self._retry_at = self._clock() + RETRY_S
+        for raw, start in refused:
+            for name, kept in self._kept.items():
+                if kept.raw.startswith(raw):
+                    kept.at = min(kept.at, start)
+                    self._unsaved[name] = kept
+
+    # -- the thread ---------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        if sys.platform == "linux":  # elsewhere a thread has no priority of its own
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closing or self._copies)
+                if self._closing:
+                    return
+                copy, self._is_writing = self._copies[0], True
+            is_written = self._write(copy)
+            with self._changed:
+                self._is_writing = False
+                self._copies.popleft()
+                self.staged_bytes -= len(copy.data)
+                if is_written:
+                    self.saved_tokens += len(copy.raw) // ID_BYTES - copy.start
+                    self.saved_bytes += len(copy.data)
+                else:
+                    self._refused.append((copy.raw, copy.start))
+                self._changed.notify_all()
+
+    def _write(self, copy: Copy) -> bool:
+        shape = self._pool.block_shape(len(copy.raw) // ID_BYTES - copy.start)
+        try:
+            return self._store.write(
+                copy.raw, copy.start, copy.data, shape=shape, dtype=self._dtype
+            )
+        except Exception:  # a store's fault ends no answer
+            log.exception("a block can't be written")
+            return False

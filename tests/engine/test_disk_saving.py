@@ -1,0 +1,272 @@
+"""What of the KV reaches the disk, and when: kept paths, nothing else, and nobody waits for it."""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from collections.abc import Iterator
+
+import pytest
+
+from radchat.engine.request import Request, SamplingParams
+from radchat.engine.saving import RETRY_S
+from tests.engine.blocks_in_memory import BlocksInMemory
+from tests.engine.test_disk_tier import BLOCK, Bench, some
+from tests.fakes import drain, output
+
+TOKEN_BYTES = 8  # one layer, K and V, one value of float32
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    made = Bench()
+    yield made
+    made.store.write_gate.set()
+    made.close()
+
+
+def save(bench: Bench) -> int:
+    """As an idle worker does; how often it was asked."""
+    num_asked = 1
+    while bench.engine.save():
+        num_asked += 1
+        assert num_asked < 1000
+    assert bench.engine.drain(10)
+    return num_asked
+
+
+def on_disk(store: BlocksInMemory) -> set[bytes]:
+    """Whole paths: those that no other continues."""
+    paths = {raw for _, raw in store.held}
+    return {raw for raw in paths if not any(p != raw and p.startswith(raw) for p in paths)}
+
+
+# -- what is written -------------------------------------------------------------------------------
+
+
+def test_only_kept_paths_are_written_a_block_at_a_time(bench: Bench) -> None:
+    ids = some(1, 600)
+    bench.ask(ids, 20)
+    bench.ask(some(2, 300))
+    assert save(bench) == 1
+    assert bench.store.held == {}
+    bench.engine.keep("s/main", ids)
+    assert save(bench) == 4
+    assert bench.store.writes == [(0, 256), (256, 256), (512, 88)]
+    assert on_disk(bench.store) == {ids.tobytes()}
+    disk = bench.engine.stats()["disk"]
+    assert (disk["saved_tokens"], disk["saved_bytes"]) == (600, 600 * TOKEN_BYTES)
+    assert (disk["staged_bytes"], disk["kept_paths"]) == (0, 1)
+
+
+def test_a_path_that_goes_on_writes_its_tail_anew_and_no_block_twice(bench: Bench) -> None:
+    ids = some(1, 600)
+    bench.keep(ids)
+    del bench.store.writes[:]
+    bench.keep(ids + some(2, 300))
+    assert bench.store.writes == [(512, 256), (768, 132)]
+    assert sorted(start for start, _ in bench.store.held) == [0, 256, 512, 768]
+    del bench.store.writes[:]
+    bench.keep(ids + some(2, 300))
+    bench.keep(ids, "s/other")
+    assert bench.store.writes == []
+
+
+def test_of_many_samples_the_kept_one_alone_is_written(bench: Bench) -> None:
+    prompt = some(1, 300)
+    unlike = [
+        SamplingParams(temperature=0, max_tokens=30, logit_bias={97 + i: 99}) for i in range(16)
+    ]
+    for index, params in enumerate(unlike):
+        bench.engine.submit(Request(f"v{index}", prompt, params))
+    events = drain(bench.engine)
+    answers = {tuple(output(events, f"v{index}")) for index in range(16)}
+    assert len(answers) == 16
+    kept = prompt + array("I", output(events, "v3")[:-1])  # its last token was never run
+    bench.engine.keep("s/main", kept)
+    save(bench)
+    assert bench.store.writes == [(0, 256), (256, len(kept) - 256)]
+    assert on_disk(bench.store) == {kept.tobytes()}
+
+
+def test_what_an_ephemeral_branch_adds_never_reaches_the_store(bench: Bench) -> None:
+    ids = some(1, 300)
+    bench.ask(ids)
+    bench.engine.keep("s/main", ids)
+    bench.ask(ids + some(2, 400), 30)  # goes on in the same node, and in the kept path's last block
+    save(bench)
+    bench.engine.clear()
+    save(bench)
+    assert on_disk(bench.store) == {ids.tobytes()}
+
+
+def test_of_a_path_cached_in_part_that_part_is_written(bench: Bench) -> None:
+    ids = some(1, 600)
+    bench.ask(ids[:290], 1)
+    bench.engine.keep("s/main", ids)
+    save(bench)
+    assert bench.store.writes == [(0, 256), (256, 34)]
+    bench.ask(ids)
+    assert save(bench) == 1  # it is asked for again with the next turn
+    bench.engine.keep("s/main", ids)
+    save(bench)
+    assert on_disk(bench.store) == {ids.tobytes()}
+
+
+def test_saving_leaves_the_eviction_order_alone(bench: Bench) -> None:
+    for seed in (1, 2, 3):
+        bench.ask(some(seed, 300))
+    plan = bench.engine.cache.eviction_plan()
+    stamps = [(node.id, node.last_used, node.hits) for node in bench.engine.cache.nodes()]
+    bench.clock.advance(5)
+    bench.engine.keep("s/main", some(1, 300))
+    save(bench)
+    assert bench.engine.cache.eviction_plan() == plan
+    assert [(n.id, n.last_used, n.hits) for n in bench.engine.cache.nodes()] == stamps
+
+
+# -- eviction --------------------------------------------------------------------------------------
+
+
+def test_what_is_evicted_before_it_was_written_is_copied_on_its_way_out() -> None:
+    bench = Bench(pool_tokens=1024)
+    ids = some(1, 600)
+    bench.ask(ids)
+    bench.engine.keep("s/main", ids)
+    bench.ask(some(2, 1010), 1)
+    assert bench.engine.probe(ids) == 0
+    assert bench.engine.drain(10)
+    assert on_disk(bench.store) == {ids.tobytes()}
+    assert bench.ask(ids).usage.disk == 599
+    bench.close()
+
+
+def test_eviction_never_waits_and_what_has_no_room_is_forgotten() -> None:
+    bench = Bench(pool_tokens=1024)
+    engine = bench.engine
+    assert engine._disk is not None
+    engine._disk.saving._room = 300 * TOKEN_BYTES
+    bench.store.write_gate.clear()
+    ids = some(1, 600)
+    bench.ask(ids)
+    engine.keep("s/main", ids)
+    bench.ask(some(2, 1010), 1)
+    assert engine.probe(ids) == 0
+    assert 0 < engine.stats()["disk"]["staged_bytes"] <= 300 * TOKEN_BYTES
+    bench.store.write_gate.set()
+    assert engine.drain(10)
+    assert bench.store.writes == [(0, 256)]
+    assert bench.ask(ids).usage.disk == 256
+    bench.close()
+
+
+def test_the_copies_are_bounded_and_saving_goes_on_when_there_is_room(bench: Bench) -> None:
+    engine = bench.engine
+    assert engine._disk is not None
+    engine._disk.saving._room = 2 * BLOCK * TOKEN_BYTES
+    bench.store.write_gate.clear()
+    ids = some(1, 8 * BLOCK)
+    bench.ask(ids)
+    engine.keep("s/main", ids)
+    for _ in range(20):
+        assert engine.save()
+        assert engine.stats()["disk"]["staged_bytes"] <= 2 * BLOCK * TOKEN_BYTES
+    assert not engine.drain(0.01)
+    assert not engine.flush(0.01)
+    bench.store.write_gate.set()
+    assert engine.flush(10)
+    assert on_disk(bench.store) == {ids.tobytes()}
+
+
+# -- not now ---------------------------------------------------------------------------------------
+
+
+def test_what_the_store_refuses_stays_kept_and_is_tried_again_later(bench: Bench) -> None:
+    engine, store = bench.engine, bench.store
+    ids = some(1, 600)
+    bench.ask(ids)
+    engine.keep("s/main", ids)
+    store.refuses = True
+    save(bench)
+    for _ in range(5):
+        assert not engine.save()  # and nothing is copied meanwhile
+    assert not engine.flush(10)
+    store.refuses = False
+    assert not engine.save()
+    bench.clock.advance(RETRY_S)
+    save(bench)
+    assert on_disk(store) == {ids.tobytes()}
+
+
+def test_flush_does_not_wait_for_a_better_time(bench: Bench) -> None:
+    ids = some(1, 600)
+    bench.ask(ids)
+    bench.engine.keep("s/main", ids)
+    bench.store.refuses = True
+    save(bench)
+    bench.store.refuses = False
+    assert bench.engine.flush(10)
+    assert on_disk(bench.store) == {ids.tobytes()}
+
+
+def test_now_skips_the_wait(bench: Bench) -> None:
+    ids = some(1, 200)
+    bench.ask(ids)
+    bench.engine.keep("s/main", ids)
+    bench.store.refuses = True
+    save(bench)
+    bench.store.refuses = False
+    assert not bench.engine.save()
+    assert bench.engine.save(now=True)
+    save(bench)
+    assert on_disk(bench.store) == {ids.tobytes()}
+
+
+# -- forgetting ------------------------------------------------------------------------------------
+
+
+def test_what_is_no_longer_kept_is_not_written_though_it_was_copied(bench: Bench) -> None:
+    engine, store = bench.engine, bench.store
+    mine, theirs = some(1, 600), some(2, 300)
+    bench.ask(mine)
+    bench.ask(theirs)
+    engine.keep("mine/main", mine)
+    engine.keep("theirs/main", theirs)
+    store.write_gate.clear()
+    while engine.save():
+        pass
+    engine.unkeep("mine/")
+    disk = engine.stats()["disk"]
+    assert disk["kept_paths"] == 1
+    assert disk["staged_bytes"] <= (256 + 300) * TOKEN_BYTES
+    store.write_gate.set()
+    assert engine.drain(10)
+    assert engine.flush(10)
+    # the one block that was being written still is
+    assert store.writes in ([(0, 256), (0, 256), (256, 44)], [(0, 256), (256, 44)])
+    assert theirs.tobytes() in on_disk(store)
+
+
+def test_a_path_that_two_names_keep_is_written_when_one_goes(bench: Bench) -> None:
+    ids = some(1, 300)
+    bench.ask(ids)
+    bench.engine.keep("a/main", ids)
+    bench.engine.keep("b/main", ids)
+    bench.store.write_gate.clear()
+    while bench.engine.save():
+        pass
+    bench.engine.unkeep("a/")
+    bench.store.write_gate.set()
+    assert bench.engine.drain(10)
+    assert bench.store.writes == [(0, 256), (256, 44)]
+
+
+def test_an_engine_that_is_closed_has_no_threads_left() -> None:
+    bench = Bench()
+    bench.keep(some(1, 300))
+    bench.engine.clear()
+    bench.ask(some(1, 300))
+    names = {thread.name for thread in threading.enumerate()}
+    assert {"kv-reader", "kv-writer"} <= names
+    bench.close()
+    assert not {"kv-reader", "kv-writer"} & {thread.name for thread in threading.enumerate()}
