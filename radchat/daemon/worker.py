@@ -49,14 +49,18 @@ class Worker:
     """
 
     def __init__(
-        self, on_broken: Callable[[BaseException], None], *, save_after_s: float = SAVE_AFTER_S
+        self,
+        on_broken: Callable[[BaseException], None],
+        *,
+        check_after_s: float = IDLE_CHECK_AFTER_S,
+        save_after_s: float = SAVE_AFTER_S,
     ) -> None:
         self._inbox: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._sinks: dict[str, tuple[str, asyncio.AbstractEventLoop, Sink]] = {}
         self._engines: dict[str, EngineLike] = {}
         self._on_broken = on_broken
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
-        self._save_after_s = save_after_s
+        self._check_after_s, self._save_after_s = check_after_s, save_after_s
         # keys of engines to which something has happened since they were checked, or all was saved
         self._unchecked: set[str] = set()
         self._unsaved: set[str] = set()
@@ -172,7 +176,7 @@ class Worker:
     def _idle_work(self) -> float | None:
         """What is due now that nothing runs; returns when to come again, if nothing happens."""
         idle = time.monotonic() - self._idle_since
-        if self._unchecked and idle >= IDLE_CHECK_AFTER_S:
+        if self._unchecked and idle >= self._check_after_s:
             for key in self._unchecked:
                 self._engines[key].check_idle()
             self._unchecked.clear()
@@ -180,7 +184,7 @@ class Worker:
             self._unsaved = {key for key in self._unsaved if self._engines[key].save()}
             if self._unsaved:
                 return SAVE_EVERY_S
-        due = [IDLE_CHECK_AFTER_S] if self._unchecked else []
+        due = [self._check_after_s] if self._unchecked else []
         due += [self._save_after_s] if self._unsaved else []
         return max(0.0, min(due) - idle) if due else None
 

@@ -1,0 +1,94 @@
+"""The engines' thread has kept paths written when nothing runs; no threads outlive an engine."""
+
+from __future__ import annotations
+
+import threading
+import time
+from array import array
+
+from radchat.daemon.worker import Worker
+from radchat.engine.engine import Engine
+from radchat.engine.request import Event, Finished, Request
+from tests.daemon.services import run, until
+from tests.engine.blocks_in_memory import BlocksInMemory
+from tests.fakes import greedy, scripted_engine
+
+IDS = array("I", range(100))
+SAVE_AFTER_S = 0.05
+
+
+def worker_of(broken: list[BaseException]) -> Worker:
+    worker = Worker(broken.append, save_after_s=SAVE_AFTER_S, check_after_s=SAVE_AFTER_S)
+    worker.start()
+    return worker
+
+
+async def answer(worker: Worker, key: str, max_tokens: int = 2) -> None:
+    inbox: list[Event] = []
+    await worker.submit(key, Request(key, IDS, greedy(max_tokens)), inbox.append)
+    await until(lambda: inbox and isinstance(inbox[-1], Finished))
+
+
+def test_kept_paths_are_written_when_nothing_has_run_for_a_while() -> None:
+    async def main() -> None:
+        broken: list[BaseException] = []
+        worker, store = worker_of(broken), BlocksInMemory()
+        engine = await worker.install("a", lambda: scripted_engine(blocks=store))
+        await answer(worker, "a")
+        await worker.call(lambda: engine.keep("s/main", IDS))
+        await until(lambda: store.writes)
+        assert store.writes == [(0, 100)]
+        await until(lambda: not worker._unchecked)  # the idle check is made as well
+        # without any work: what is asked to be kept later is written too
+        await worker.call(lambda: engine.keep("s/other", IDS[:50]))
+        await until(lambda: not worker._unsaved)
+        worker.stop()
+        assert broken == []
+
+    run(main())
+
+
+def test_nothing_is_written_while_any_engine_has_work() -> None:
+    async def main() -> None:
+        worker, store = worker_of([]), BlocksInMemory()
+        engine = await worker.install("a", lambda: scripted_engine(blocks=store))
+        await worker.install("b", lambda: scripted_engine(on_forward=lambda _: time.sleep(0.001)))
+        await answer(worker, "a")
+        inbox: list[Event] = []
+        await worker.submit("b", Request("b", IDS, greedy()), inbox.append)
+        await worker.call(lambda: engine.keep("s/main", IDS))
+        steps = worker.steps
+        begin = time.monotonic()
+        await until(lambda: time.monotonic() - begin > 4 * SAVE_AFTER_S and worker.steps > steps)
+        assert store.writes == []
+        worker.abort("b")
+        await until(lambda: store.writes)
+        worker.stop()
+
+    run(main())
+
+
+def test_an_engine_that_is_removed_or_left_at_the_end_has_no_threads() -> None:
+    async def main() -> None:
+        worker = worker_of([])
+        for key in ("a", "b"):
+            await install_and_save(worker, key)
+        assert writers() == 2
+        await worker.remove(["a", "nobody"])
+        assert writers() == 1
+        worker.stop()
+        assert writers() == 0
+
+    run(main())
+
+
+async def install_and_save(worker: Worker, key: str) -> None:
+    store = BlocksInMemory()
+    engine: Engine = await worker.install(key, lambda: scripted_engine(blocks=store))
+    await answer(worker, key)
+    await worker.call(lambda: engine.keep("s/main", IDS))
+    await until(lambda: store.writes)
+
+
+def writers() -> int:
+    return sum(thread.name == "kv-writer" for thread in threading.enumerate())
