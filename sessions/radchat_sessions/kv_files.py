@@ -85,21 +85,23 @@ class Files:
         finally:
             os.close(descriptor)
 
-    def read(self, path: Path) -> bytearray:
-        """All of a plain file; raises OSError, Damaged for anything else under its name."""
+    def read(self, path: Path, least: int, most: int) -> bytearray:
+        """All of a plain file of so many bytes; raises OSError, Damaged for anything else."""
         # without NONBLOCK a pipe of that name would be waited for
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with os.fdopen(os.open(path, flags), "rb", buffering=0) as file:
             info = os.fstat(file.fileno())
             if not stat.S_ISREG(info.st_mode):
-                raise Damaged("not a file")
+                raise Damaged("it is no file")
+            if not least <= info.st_size <= most:
+                raise Damaged("it is too short" if info.st_size < least else "it is too long")
             raw = bytearray(info.st_size)
             with memoryview(raw) as rest:
                 done = 0
                 while done < len(raw):
                     got = file.readinto(rest[done:])
                     if not got:
-                        raise Damaged("cut short")
+                        raise Damaged("it is too short")
                     done += got
         return raw
 
@@ -153,19 +155,19 @@ def unpack(raw: bytearray) -> Content:
     """The block in a file's bytes; its data is a view of them. Raises Damaged."""
     length = int.from_bytes(raw[:8], "little")
     if length > min(_LONGEST_HEADER, len(raw) - 8):
-        raise Damaged("cut short, or its header is broken")
+        raise Damaged("it is too short, or its header is broken")
     written = bytes(raw[: 8 + length])
     try:
         head = json.loads(written[8:])
         about, kv, ids = head["__metadata__"], head["kv"], head["path"]
         if about["format"] != FORMAT:
-            raise Damaged(f"written in another format ({about['format']!s:.40})")
+            raise Damaged(f"it is of another format ({about['format']!r:.40})")
         shape, dtype = tuple(kv["shape"]), _NAMES[kv["dtype"]]
         fingerprint, start, check = about["fingerprint"], int(about["start"]), about["check"]
         data_end = 8 + length + math.prod(shape) * DTYPES[dtype][1]
         path = bytes(raw[data_end:])
         if len(path) != ID_BYTES * ids["shape"][0]:
-            raise Damaged("cut short, or its header is broken")
+            raise Damaged("it is too short, or its header is broken")
         again = _header(fingerprint, path, start, shape, dtype, check)
         blank = _header(fingerprint, path, start, shape, dtype, _NO_CHECK)
     except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:

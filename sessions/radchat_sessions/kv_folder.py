@@ -120,4 +120,4 @@ class KVFolder:
 
 
 def _block(row: Row, raw: bytes, at: int, common: int) -> Block:
-    return Block(row.key, at, row.num_tokens, common, row.num_bytes, raw)
+    return Block(row.key, at, row.num_tokens, common, row.num_bytes, raw, row.ids)

@@ -28,12 +28,14 @@ log = logging.getLogger(__name__)
 
 PAUSE_S = 30.0  # after a write that failed, none is tried for so long
 
-_REASONS = {
+_OF_CALLS = {
     errno.ENOSPC: "the disk is full",
     errno.EDQUOT: "the disk quota is used up",
     errno.EROFS: "{folder} is read-only",
     errno.EACCES: "{folder} may not be written",
     errno.EPERM: "{folder} may not be written",
+}
+_OF_SQLITE = {
     sqlite3.SQLITE_FULL: "the disk is full",
     sqlite3.SQLITE_READONLY: "{folder} is read-only",
     sqlite3.SQLITE_CANTOPEN: "{folder} can't be opened",
@@ -73,7 +75,11 @@ class Shelf:
         self._closed = False
         self._failed_at: float | None = None
         self._told: set[str] = set()
-        self._start()
+        try:
+            self._start()
+        except KVUnavailable:
+            self.close()
+            raise
 
     # -- opening, and opening again ----------------------------------------------------------------
 
@@ -82,9 +88,7 @@ class Shelf:
         try:
             self.files.make_folder(self.folder)
             if self._lock is None or not self._lock.is_there():
-                if self._lock is not None:
-                    self._lock.release()
-                    self._lock = None
+                self._unlock()
                 self._lock = FolderLock(self.folder / "lock")
                 self.files.remove(self.folder / "tmp")
             self.files.make_folder(self.folder / "tmp")
@@ -94,26 +98,22 @@ class Shelf:
                 self._index = self._open_index()
                 self._index_broken = False
                 self._begin_anew()
-        except OSError as error:
-            raise KVUnavailable(f"KV can't be kept: {self._reason(error)}") from error
+        except (OSError, sqlite3.Error) as error:
+            raise KVUnavailable(self._reason(error)) from error
 
     def _open_index(self) -> Index:
         """One that is broken or of another format is deleted, not kept aside: it holds ids."""
         path = self.folder / "index.db"
-        try:
-            if self._index_broken:
-                raise sqlite3.DatabaseError("it was found broken")
-            return Index(path, self._clock())
-        except sqlite3.Error as error:
-            if not _is_damage(error):
-                raise KVUnavailable(f"KV can't be kept: {self._reason(error)}") from error
-            self._tell("index", f"{path} is made anew: {error}")
+        if not self._index_broken:
+            try:
+                return Index(path, self._clock())
+            except sqlite3.Error as error:
+                if not _is_damage(error):
+                    raise
+                self._tell(f"index: {error}", f"{path} is made anew: {error}")
         for suffix in ("", "-wal", "-shm"):
             self.files.remove(path.with_name(path.name + suffix))
-        try:
-            return Index(path, self._clock())
-        except sqlite3.Error as error:
-            raise KVUnavailable(f"KV can't be kept: {self._reason(error)}") from error
+        return Index(path, self._clock())
 
     def _begin_anew(self) -> None:
         """The index was opened: what was known of files without a row is no longer."""
@@ -144,19 +144,21 @@ class Shelf:
             self._index.close()
         self._index = None
 
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+        self._lock = None
+
     def close(self) -> None:
         """What was used is remembered; everything after this is a miss."""
         with self._writing:
-            if self._closed:
-                return
             self._closed = True
             if self._index is not None:
                 with suppress(sqlite3.Error):
                     self._index.flush()
                     self._index.forget_removed()
-                self._index.close()
-            if self._lock is not None:
-                self._lock.release()
+            self._let_go()
+            self._unlock()
 
     # -- trouble -----------------------------------------------------------------------------------
 
@@ -181,14 +183,15 @@ class Shelf:
                 self._fail(self._reason(error))
             except sqlite3.Error as error:
                 self._index_failed(error)
-                self._fail(self._reason(error))
+                if not self._index_broken:
+                    self._fail(self._reason(error))
 
     def _index_failed(self, error: sqlite3.Error) -> None:
         if isinstance(error, sqlite3.ProgrammingError):
             return  # closed meanwhile by another thread
         if _is_damage(error):
             self._index_broken = True  # the next work makes it anew
-        self._tell(f"index {error}", f"{self.folder / 'index.db'}: {error}")
+        self._tell(f"index: {error}", f"{self.folder / 'index.db'}: {error}")
 
     def _fail(self, reason: str) -> None:
         self.trouble = f"{reason}: KV is not written"
@@ -201,10 +204,10 @@ class Shelf:
 
     def _reason(self, error: OSError | sqlite3.Error) -> str:
         if isinstance(error, OSError):
-            known = _REASONS.get(error.errno or 0)
+            known = _OF_CALLS.get(error.errno or 0)
             text = f"{{folder}}: {error.strerror or error}"
         else:
-            known = _REASONS.get(_primary(error))
+            known = _OF_SQLITE.get(_primary(error))
             text = f"{{folder}}/index.db: {error}"
         return (known or text).format(folder=self.folder)
 
@@ -251,19 +254,16 @@ class Shelf:
     def _verified(self, fingerprint: str, block: Block) -> memoryview:
         """Raises OSError, Damaged."""
         content = self.content(fingerprint, block.key, block.num_bytes)
-        if content.start != block.start or len(content.ids) != block.num_tokens * ID_BYTES:
-            raise Damaged("it is of another place")
         asked = block.end * ID_BYTES
-        if content.path[:asked] != block.path[:asked]:
+        if (content.start, content.ids) != (block.start, block.ids) or (
+            content.path[:asked] != block.path[:asked]
+        ):
             raise Damaged("it holds other ids")
         return content.data
 
     def content(self, fingerprint: str, key: str, num_bytes: int) -> Content:
         """What the file of that name holds; raises OSError, Damaged."""
-        raw = self.files.read(self.place(fingerprint, key))
-        if len(raw) != num_bytes:
-            raise Damaged("cut short, or too long")
-        content = unpack(raw)
+        content = unpack(self.files.read(self.place(fingerprint, key), num_bytes, num_bytes))
         if content.fingerprint != fingerprint:
             raise Damaged("it is of another model")
         return content

@@ -15,6 +15,7 @@ import math
 import re
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
@@ -277,6 +278,8 @@ class KVStore(Shelf):
             for name, shard in list(shards(self.folder)):
                 if fingerprint in (None, name):
                     self.files.remove(self.folder / name / shard)
+                    with suppress(OSError):  # others of its folders follow
+                        (self.folder / name).rmdir()
             index.clear(fingerprint)
             index.forget_removed()
             gone = [of for name, of in totals.items() if fingerprint in (None, name)]
@@ -285,19 +288,21 @@ class KVStore(Shelf):
 
     # -- going through everything ------------------------------------------------------------------
 
-    def tidy(self, limit: int = 8) -> int:
+    def tidy(self, limit: int = 8, *, adopt: bool = True) -> int:
         """Idle work, at most ``limit`` steps of it; how many are known to be left.
 
         Adopts or sweeps files without a row, drops rows without a file, tells the disk what was
-        used, keeps the budget. Removed ids are overwritten when it says 0.
+        used, keeps the budget. Removed ids are overwritten when it says 0. Before something is
+        deleted for good, call it without ``adopt`` until it says 0: what a kill left without a row
+        could be a part of that, and no row would say so.
         """
         self._shrink_to_budget()
         with self.work() as index:
-            if index is None:
+            if index is None or self._paused():
                 return 0
             index.flush()
             for _ in range(limit):
-                if self._sweep.step(index, self._budget) == 0:
+                if self._sweep.step(index, self._budget if adopt else 0) == 0:
                     index.forget_removed()
                     return 0
             return self._sweep.left
@@ -331,8 +336,8 @@ class KVStore(Shelf):
                     return [(row.key, why)]
         return []
 
-    def check(self) -> None:
-        """Recount everything by brute force, for tests. Raises AssertionError."""
+    def check(self, *, files: bool = True) -> None:
+        """Recount by brute force, for tests. Raises AssertionError."""
         with self._writing:
             assert self._index is not None
-            check(self, self._index)
+            check(self, self._index, files=files)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import random
+import tempfile
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from radchat_sessions.kv_blocks import KeyOf, key_of
-from radchat_sessions.kv_files import Files
+from radchat_sessions.kv_files import Files, packed_size
 from radchat_sessions.kv_store import KVFolder, KVStore
 
 B = 4  # tokens a block
@@ -18,6 +19,11 @@ F = "f" * 8
 LAYERS, HEADS, DIM = 2, 1, 2
 TOKEN_BYTES = 4 * LAYERS * 2 * HEADS * DIM  # fp32
 GIB = 1 << 30
+
+
+def quick_folder() -> Path:
+    """In memory where there is such a place; the caller removes it."""
+    return Path(tempfile.mkdtemp(dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
 
 
 def raw_of(ids: Iterable[int]) -> bytes:
@@ -33,6 +39,16 @@ def kv_of(ids: Iterable[int], start: int, salt: int = 0) -> bytes:
 
 def shape_of(num_tokens: int) -> tuple[int, ...]:
     return (LAYERS, 2, num_tokens, HEADS, DIM)
+
+
+def size_of(path: Sequence[int], fingerprint: str = F) -> int:
+    """Bytes of the file with the end of the path."""
+    start = (len(path) - 1) // B * B
+    return packed_size(fingerprint, raw_of(path), start, shape_of(len(path) - start), "fp32")
+
+
+def files_of(store: KVStore) -> list[Path]:
+    return [path for path in store.folder.glob("*/??/*") if path.is_file()]
 
 
 def write(folder: KVFolder, ids: list[int], start: int | None = None, salt: int = 0) -> bool:
@@ -70,7 +86,7 @@ class Disk(Files):
         self.full: int | None = None
         self.fails: dict[str, int] = {}
         self.calls: list[tuple[str, str]] = []
-        self.before: Callable[[str, Path], None] = lambda _call, _path: None
+        self.before: Callable[[str, Path], object] = lambda _call, _path: None
 
     def _call(self, name: str, path: Path) -> None:
         self.before(name, path)
@@ -105,9 +121,9 @@ class Disk(Files):
     def sync_folder(self, path: Path) -> None:
         self._call("sync_folder", path)
 
-    def read(self, path: Path) -> bytearray:
+    def read(self, path: Path, least: int, most: int) -> bytearray:
         self._call("read", path)
-        return super().read(path)
+        return super().read(path, least, most)
 
     def remove(self, path: Path) -> None:
         self._call("remove", path)
@@ -121,7 +137,7 @@ class Opener:
         self.folder = folder
         self.clock = Clock()
         self.disk = Disk()
-        self.free = 10 * GIB
+        self.disk_bytes = 10 * GIB  # of which blocks take some
         self.stores: list[KVStore] = []
 
     def __call__(
@@ -134,13 +150,16 @@ class Opener:
             budget=budget,
             hourly=hourly,
             clock=self.clock,
-            free=lambda _folder: self.free,
+            free=self.free,
             files=self.disk,
             key_of=key_of,
             block_tokens=B,
         )
         self.stores.append(store)
         return store
+
+    def free(self, folder: Path) -> int:
+        return self.disk_bytes - sum(path.stat().st_size for path in folder.glob("*/??/*"))
 
     def close(self) -> None:
         for store in self.stores:
