@@ -36,10 +36,12 @@ def compose(
 
     Chunks go in order of ``urgency``, or of admission without one; but the oldest prompt of a
     priority has a quarter of the budget, and at least a page, for itself: it never stands still.
-    A chunk ends on a page's edge or where the ids end.
+    A chunk ends on a page's edge or where the ids end. While blocks for the foreground are awaited,
+    which takes milliseconds, no step is made long by a chunk of the background.
     """
     work: list[Work] = []
     budget = chunk_tokens
+    is_short = any(choice.is_restoring for choice in running[Priority.FOREGROUND])
     for priority in Priority:
         if priority is Priority.BACKGROUND and budget <= 0:
             break
@@ -47,6 +49,8 @@ def compose(
             if choice.rows == 1:
                 work.append(Work(choice, choice.next_row, len(choice.ids)))
                 budget -= 1
+        if priority is Priority.BACKGROUND and is_short:
+            break
         extending = [choice for choice in running[priority] if choice.rows > 1]
         reserved = max(page_size, budget // 4)
         for choice in sorted(extending, key=urgency) if urgency else extending:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -18,8 +17,9 @@ from radchat.engine.block_store import BlockStore, BlockView
 log = logging.getLogger(__name__)
 
 Data: TypeAlias = bytearray | memoryview
+HANGS_S = 10.0  # in one read: nothing is expected of that disk until it comes back
 CLOSE_S = 5.0  # a disk that hangs shall not keep an engine from going
-AHEAD = 4  # blocks read and not yet copied, of all requests together
+AHEAD = 32 << 20  # bytes read and not yet copied, of all requests together
 
 
 class Arrival(NamedTuple):
@@ -49,13 +49,19 @@ class Restore:
 class Reader:
     """``begin``, ``take``, ``cancel`` and ``wait`` are the engine's; a thread reads."""
 
-    def __init__(self, store: BlockStore, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, store: BlockStore, clock: Callable[[], float]) -> None:
         self._store = store
         self._clock = clock
         self._changed = threading.Condition()
         self._restores: list[Restore] = []  # that have blocks asked for
         self._thread: threading.Thread | None = None
+        self._reading_since: float | None = None
         self._closing = False
+
+    @property
+    def hangs(self) -> bool:
+        since = self._reading_since
+        return since is not None and self._clock() - since > HANGS_S
 
     def begin(self, restore: Restore, blocks: Sequence[BlockView]) -> None:
         """Read blocks for a request, in order."""
@@ -101,8 +107,8 @@ class Reader:
 
     def _drop(self, restore: Restore) -> None:
         restore.left = 0
-        restore.wanted.clear()
-        restore.arrived.clear()
+        restore.wanted = deque()
+        restore.arrived = deque()  # another: what is being read goes nowhere
         if restore in self._restores:
             self._restores.remove(restore)
 
@@ -115,14 +121,15 @@ class Reader:
                 restore = self._next()
                 if self._closing or restore is None:
                     return
-                block = restore.wanted.popleft()
-            begin = self._clock()
+                block, arrived = restore.wanted.popleft(), restore.arrived
+            self._reading_since = begin = self._clock()
             data = self._read(block)
             arrival = Arrival(block, data, self._clock() - begin)
+            self._reading_since = None
             with self._changed:
-                if restore not in self._restores:
+                if restore.arrived is not arrived:
                     continue  # it was cancelled meanwhile
-                restore.arrived.append(arrival)
+                arrived.append(arrival)
                 if data is None:
                     restore.wanted.clear()  # those behind a hole are of no use yet
                 self._changed.notify_all()
@@ -131,8 +138,8 @@ class Reader:
         """Whom to read for: the first, and ahead while there is room."""
         wanting = [each for each in self._restores if each.wanted]
         first = min(wanting, key=lambda each: each.rank, default=None)
-        num_ahead = sum(len(each.arrived) for each in self._restores)
-        return first if num_ahead < AHEAD or (first and not first.arrived) else None
+        ahead = sum(len(got.data or b"") for each in self._restores for got in each.arrived)
+        return first if ahead < AHEAD or (first and not first.arrived) else None
 
     def _read(self, block: BlockView) -> Data | None:
         try:

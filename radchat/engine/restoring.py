@@ -24,6 +24,7 @@ _BLOCK_S = 1e-3  # of each block besides its bytes: the index, opening, handing 
 _LEAST = 1 << 20  # bytes of a read that tells the speed
 _KEPT = 5  # reads; the one in the middle counts, so that one that hung is soon forgotten
 _FORGET_S = 600.0
+_COPIED = 32 << 20  # bytes into the pool in one step, or one block: rows of others wait for it
 _WAIT_S = 2e-3  # how long a step without other work waits; then the inbox is looked at
 
 
@@ -76,23 +77,28 @@ class Restoring:
         self._copy_pages = copy_pages
         self._token_s = token_s
         self._chunk_tokens = chunk_tokens
-        self._reader = Reader(store)
+        self._reader = Reader(store, clock)
         self.speed = Speed(clock)
         self.restored_tokens = 0
 
     def advance(self, running: Mapping[Priority, Sequence[Choice]]) -> list[tuple[Choice, int]]:
-        """Copy the next block that has arrived, one a step, and ask for more where it is time.
+        """Copy what has arrived, so much a step, and ask for more where it is time.
 
-        Returns whose KV now reaches how far.
+        Returns, block by block, whose KV now reaches how far.
         """
         restored: list[tuple[Choice, int]] = []
+        room, hangs = _COPIED, self._reader.hangs
         order = [(priority, choice) for priority in Priority for choice in running[priority]]
         for priority, choice in order:
-            if choice.is_restoring:
-                assert choice.restore is not None
-                choice.restore.rank = (priority, choice.admitted)
-                if not restored and (arrival := self._reader.take(choice.restore)):
-                    restored += self._copy(choice, arrival)
+            if not choice.is_restoring:
+                continue
+            assert choice.restore is not None
+            choice.restore.rank = (priority, choice.admitted)
+            while room > 0 and (arrival := self._reader.take(choice.restore)):
+                restored += self._copy(choice, arrival)
+                room -= arrival.block.num_bytes
+            if hangs:
+                self._reader.cancel(choice.restore)
         for priority, choice in order:
             if not choice.is_restoring:
                 self._ask(choice, (priority, choice.admitted))
@@ -182,8 +188,10 @@ class Restoring:
 
     def _row(self, raw: bytes, at: int, bad: Collection[str] = ()) -> list[BlockView]:
         """Blocks that hold the path from ``at`` on and are sooner read than computed."""
-        token_s = self._token_s()
         row: list[BlockView] = []
+        if self._reader.hangs:
+            return row
+        token_s = self._token_s()
         for block in self._store.lookup(raw, at):
             is_cheaper = self.speed.seconds(block.num_bytes) < (block.end - at) * token_s
             if block.key in bad or not is_cheaper:

@@ -35,6 +35,7 @@ class BlocksInMemory:
         self.refuses = False
         self.gate = threading.Event()
         self.gate.set()
+        self.reads_left = -1  # at 0 the gate closes
         self.write_gate = threading.Event()
         self.write_gate.set()
         self.reads: list[tuple[int, int]] = []
@@ -67,6 +68,9 @@ class BlocksInMemory:
         return any(at == start and path.startswith(raw) for at, path in list(self.held))
 
     def read(self, block: Block) -> memoryview | None:
+        if not self.reads_left:
+            self.gate.clear()
+        self.reads_left -= 1
         self.gate.wait(10)
         if self.fails:
             raise OSError("the disk is on fire")

@@ -262,11 +262,12 @@ def test_a_path_that_two_names_keep_is_written_when_one_goes(bench: Bench) -> No
 
 
 def test_an_engine_that_is_closed_has_no_threads_left() -> None:
+    before = set(threading.enumerate())
     bench = Bench()
     bench.keep(some(1, 300))
     bench.engine.clear()
     bench.ask(some(1, 300))
-    names = {thread.name for thread in threading.enumerate()}
-    assert {"kv-reader", "kv-writer"} <= names
+    made = set(threading.enumerate()) - before
+    assert {thread.name for thread in made} == {"kv-reader", "kv-writer"}
     bench.close()
-    assert not {"kv-reader", "kv-writer"} & {thread.name for thread in threading.enumerate()}
+    assert not made & set(threading.enumerate())

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from radchat.engine.engine import Engine
+from radchat.engine.reader import HANGS_S
 from radchat.engine.request import (
     Event,
     Finished,
@@ -188,8 +189,10 @@ def test_events_tell_what_comes_from_disk_in_order(bench: Bench) -> None:
     assert bench.engine.stats()["cached_tokens"] == 600
 
 
+@pytest.mark.parametrize("chunk", [CHUNK, 512, 1024])
 @pytest.mark.parametrize("lost", [(0,), (1,), (2,), (0, 2), (1, 2), (0, 1, 2)])
-def test_a_hole_costs_only_itself(bench: Bench, lost: Sequence[int]) -> None:
+def test_a_hole_costs_only_itself(lost: Sequence[int], chunk: int) -> None:
+    bench = Bench(options={"chunk_tokens": chunk})
     ids = some(1, 3 * BLOCK)
     bench.keep(ids)
     bench.restart()
@@ -202,6 +205,7 @@ def test_a_hole_costs_only_itself(bench: Bench, lost: Sequence[int]) -> None:
     ]
     assert found == ["computed" if number in lost else "disk" for number in range(3)]
     assert end.usage.disk == (3 - len(lost)) * BLOCK
+    bench.close()
 
 
 def test_a_store_that_fails_costs_time_only(bench: Bench) -> None:
@@ -318,6 +322,57 @@ def test_a_step_with_nothing_but_a_restore_waits_and_does_not_spin(bench: Bench)
     drain(bench.engine)
 
 
+def test_a_disk_that_hangs_is_given_up_until_it_comes_back(bench: Bench) -> None:
+    ids = some(1, 3 * BLOCK)
+    bench.keep(ids)
+    bench.restart()
+    engine, store = bench.engine, bench.store
+    store.reads_left = 1
+    first = bench.request(ids)
+    engine.submit(first)
+    events: list[Event] = []
+    while not any(isinstance(event, Progress) for event in events):
+        events += engine.step()
+    bench.clock.advance(HANGS_S + 1)
+    assert engine.probe_tiers(some(9, 9)) == Tiers(0, 0)
+    events += drain(engine)
+    end = bench.expect(first, events)
+    assert tiers(end) == [(0, BLOCK, "disk"), (BLOCK, 3 * BLOCK, "computed")]
+    assert engine.probe_tiers(ids + some(2, 5)) == Tiers(3 * BLOCK, 0)
+    engine.clear()
+    assert bench.ask(ids).usage.computed == 3 * BLOCK
+    engine.clear()
+    store.gate.set()
+    deadline = time.monotonic() + 10
+    while not engine.probe_tiers(ids).disk and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert bench.ask(ids).usage.disk == 3 * BLOCK - 1
+
+
+def test_no_chunk_of_the_background_stands_before_blocks_for_the_foreground(bench: Bench) -> None:
+    ids = some(1, 2 * BLOCK)
+    bench.keep(ids)
+    bench.restart()
+    engine, store = bench.engine, bench.store
+    back = bench.request(some(3, 5 * CHUNK), priority=Priority.BACKGROUND)
+    talks = bench.request(some(4, 20), 50, priority=Priority.BACKGROUND)
+    engine.submit(talks)
+    events = engine.step()
+    store.gate.clear()
+    front = bench.request(ids + some(2, 5))
+    engine.submit(front)
+    engine.submit(back)
+    for _ in range(5):
+        before = engine.rows_run
+        events += engine.step()
+        assert engine.rows_run == before + 1  # rows of answers go on
+    store.gate.set()
+    events += drain(engine)
+    assert bench.expect(front, events).usage.disk == 2 * BLOCK
+    for request in (back, talks):
+        bench.expect(request, events)
+
+
 @pytest.mark.parametrize("blocks_before", [0, 1, 2])
 def test_a_cancel_in_mid_restore_leaves_what_came_and_counts_nothing(
     bench: Bench, blocks_before: int
@@ -329,9 +384,8 @@ def test_a_cancel_in_mid_restore_leaves_what_came_and_counts_nothing(
     request = bench.request(ids)
     engine.submit(request)
     events: list[Event] = []
-    if not blocks_before:
-        store.gate.clear()
-        events += engine.step()
+    store.reads_left = blocks_before
+    events += engine.step()
     while sum(isinstance(event, Progress) for event in events) < blocks_before:
         events += engine.step()
     assert engine.abort(request.id)
@@ -380,6 +434,7 @@ def test_what_was_restored_and_evicted_before_it_was_used_is_counted_as_it_came_
     bench.restart()
     engine = bench.engine
     slow = bench.request(ids + some(2, 5), priority=Priority.BACKGROUND)
+    bench.store.reads_left = 1
     engine.submit(slow)
     events: list[Event] = []
     while not any(isinstance(event, Progress) for event in events):
@@ -387,6 +442,8 @@ def test_what_was_restored_and_evicted_before_it_was_used_is_counted_as_it_came_
     bench.store.lost = set(bench.store.held)  # it can only be computed again
     front = bench.request(some(3, 1010), 1)  # takes the whole pool
     engine.submit(front)
+    events += engine.step()
+    bench.store.gate.set()
     events += drain(engine)
     usage = bench.expect(slow, events).usage
     assert (usage.device, usage.disk, usage.computed) == (0, 0, 517)

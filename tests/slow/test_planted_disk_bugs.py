@@ -84,8 +84,8 @@ BUGS = [
     Bug(
         "blocks arrive in the wrong order",
         "reader",
-        "block = restore.wanted.popleft()",
-        "block = restore.wanted.pop()",
+        "restore.wanted.popleft(), restore.arrived",
+        "restore.wanted.pop(), restore.arrived",
     ),
     Bug(
         "blocks behind a bad one are used",
@@ -96,8 +96,14 @@ BUGS = [
     Bug(
         "what arrives for one that was cancelled is kept",
         "reader",
-        "        restore.arrived.clear()\n",
+        "        restore.arrived = deque()  # another: what is being read goes nowhere\n",
         "",
+    ),
+    Bug(
+        "a disk that hangs is waited for",
+        "restoring",
+        "            if hangs:\n",
+        "            if False:\n",
     ),
     Bug(
         "rows run while blocks are awaited",
