@@ -24,12 +24,14 @@ class DiskTier:
         cache: PrefixCache,
         *,
         copy_pages: CopyPages,
-        token_s: Callable[[], float],
+        tokens_per_s: Callable[[], float | None],
         chunk_tokens: int,
         clock: Callable[[], float],
     ) -> None:
         self._cache = cache
-        self.restoring = Restoring(store, pool, cache, copy_pages, token_s, chunk_tokens, clock)
+        self.restoring = Restoring(
+            store, pool, cache, copy_pages, tokens_per_s, chunk_tokens, clock
+        )
         self.saving = Saving(store, pool, cache, clock)
 
     def probe(self, ids: Ids) -> Tiers:

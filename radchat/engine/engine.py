@@ -61,7 +61,7 @@ class Engine(Outside):
                 pool,
                 cache,
                 copy_pages=self._runner.copy_pages,
-                token_s=lambda: 1 / self._meters.guessed_tokens_per_s,
+                tokens_per_s=lambda: self._meters.prefill_tokens_per_s,
                 chunk_tokens=self.options.chunk_tokens,
                 clock=clock,
             )

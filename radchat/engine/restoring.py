@@ -19,7 +19,9 @@ from radchat.engine.raw_ids import ID_BYTES
 from radchat.engine.reader import Arrival, Reader, Restore
 from radchat.engine.request import Priority
 
-_GUESS = 300e6  # bytes a second, until it has been measured: a slow SSD
+_GUESS = 500e6  # bytes a second, until it has been measured: a slow SSD
+_TOKEN_S, _RATIO = 1e-3, 4  # computing a token, until it has been measured: so long, or so many
+# times as long as reading it, for models whose KV is large are slow in proportion
 _BLOCK_S = 1e-3  # of each block besides its bytes: the index, opening, handing over, copying
 _LEAST = 1 << 20  # bytes of a read that tells the speed
 _KEPT = 5  # reads; the one in the middle counts, so that one that hung is soon forgotten
@@ -55,7 +57,7 @@ class CopyPages(Protocol):
 
 
 class Restoring:
-    """``token_s``: what computing a token of a prompt takes, in seconds.
+    """``tokens_per_s``: at which prompts are computed here; None before that is known.
 
     ``chunk_tokens``: of a step, at most. ``copy_pages`` performs the copies that an admission asked
     for, which must come before the first token behind them is written.
@@ -67,7 +69,7 @@ class Restoring:
         pool: KVPool,
         cache: PrefixCache,
         copy_pages: CopyPages,
-        token_s: Callable[[], float],
+        tokens_per_s: Callable[[], float | None],
         chunk_tokens: int,
         clock: Callable[[], float],
     ) -> None:
@@ -75,7 +77,7 @@ class Restoring:
         self._pool = pool
         self._cache = cache
         self._copy_pages = copy_pages
-        self._token_s = token_s
+        self._tokens_per_s = tokens_per_s
         self._chunk_tokens = chunk_tokens
         self._reader = Reader(store, clock)
         self.speed = Speed(clock)
@@ -186,6 +188,10 @@ class Restoring:
         self.restored_tokens += block.end - at
         return [(choice, block.end)]
 
+    def _token_s(self) -> float:
+        measured = self._tokens_per_s()
+        return 1 / measured if measured else guessed_token_s(self._pool.bytes_per_token)
+
     def _row(self, raw: bytes, at: int, bad: Collection[str] = ()) -> list[BlockView]:
         """Blocks that hold the path from ``at`` on and are sooner read than computed."""
         row: list[BlockView] = []
@@ -199,6 +205,10 @@ class Restoring:
             row.append(block)
             at = block.end
         return row
+
+
+def guessed_token_s(bytes_per_token: int) -> float:
+    return max(_TOKEN_S, _RATIO * bytes_per_token / _GUESS)
 
 
 def _next_block(at: int) -> int:

@@ -35,7 +35,8 @@ class BlocksInMemory:
         self.refuses = False
         self.gate = threading.Event()
         self.gate.set()
-        self.reads_left = -1  # at 0 the gate closes
+        self.reads_left = -1  # at 0 the gate closes …
+        self.waits = threading.Event()  # … and a read stands before it
         self.write_gate = threading.Event()
         self.write_gate.set()
         self.reads: list[tuple[int, int]] = []
@@ -70,6 +71,7 @@ class BlocksInMemory:
     def read(self, block: Block) -> memoryview | None:
         if not self.reads_left:
             self.gate.clear()
+            self.waits.set()
         self.reads_left -= 1
         self.gate.wait(10)
         if self.fails:

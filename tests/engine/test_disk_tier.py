@@ -28,6 +28,7 @@ from radchat.engine.request import (
     Started,
     Tiers,
 )
+from radchat.engine.restoring import Speed, guessed_token_s
 from radchat.engine.scheduler_options import SchedulerOptions
 from tests.engine.blocks_in_memory import BlocksInMemory
 from tests.fakes import LogicalClock, drain, finished, greedy, hashed, output, scripted_engine
@@ -232,8 +233,6 @@ def test_where_computing_is_cheaper_nothing_is_restored(bench: Bench) -> None:
 
 
 def test_the_speed_is_that_of_the_reads_seen_and_forgotten_in_time() -> None:
-    from radchat.engine.restoring import Speed
-
     clock = LogicalClock()
     speed = Speed(clock)
     first = speed.seconds(300_000_000)
@@ -245,6 +244,31 @@ def test_the_speed_is_that_of_the_reads_seen_and_forgotten_in_time() -> None:
     clock.advance(10_000)
     assert speed.seconds(300_000_000) == first
     assert speed.bytes_per_s is None
+
+
+@pytest.mark.parametrize("bytes_per_token", [100, 23_040, 524_288, 2**21])
+def test_before_anything_is_measured_whole_blocks_are_loaded_whatever_the_model(
+    bytes_per_token: int,
+) -> None:
+    loading = Speed(LogicalClock()).seconds(BLOCK * bytes_per_token)
+    assert loading < BLOCK * guessed_token_s(bytes_per_token) / 2
+
+
+def test_once_it_is_known_how_fast_prompts_run_that_decides() -> None:
+    clock = LogicalClock()
+    options = {"chunk_tokens": BLOCK}
+    bench = Bench(options=options, on_forward=lambda rows: clock.advance(rows * 1e-6))
+    bench.clock = clock
+    bench.restart()
+    ids = some(1, 600)
+    for seed, length in enumerate((16, 200, 16, 200, 500)):
+        bench.ask(some(seed + 5, length), 1)
+    bench.keep(ids)
+    assert bench.engine.probe_tiers(ids + some(2, 600)).disk == 0
+    bench.engine.clear()
+    assert bench.engine.prompt_cost is not None
+    assert bench.ask(ids).usage.computed == 600
+    bench.close()
 
 
 def test_scoring_and_other_namespaces_leave_the_disk_alone(bench: Bench) -> None:
@@ -333,6 +357,7 @@ def test_a_disk_that_hangs_is_given_up_until_it_comes_back(bench: Bench) -> None
     events: list[Event] = []
     while not any(isinstance(event, Progress) for event in events):
         events += engine.step()
+    assert store.waits.wait(10)
     bench.clock.advance(HANGS_S + 1)
     assert engine.probe_tiers(some(9, 9)) == Tiers(0, 0)
     events += drain(engine)
@@ -347,6 +372,38 @@ def test_a_disk_that_hangs_is_given_up_until_it_comes_back(bench: Bench) -> None
     while not engine.probe_tiers(ids).disk and time.monotonic() < deadline:
         time.sleep(0.001)
     assert bench.ask(ids).usage.disk == 3 * BLOCK - 1
+
+
+def test_a_disk_that_comes_back_in_mid_prompt_is_used_again(bench: Bench) -> None:
+    ids = some(1, 4 * BLOCK)
+    bench.keep(ids)
+    bench.restart()
+    engine, store = bench.engine, bench.store
+    store.reads_left = 1
+    request = bench.request(ids + some(2, 9))
+    engine.submit(request)
+    events: list[Event] = []
+    while engine.probe(ids) < BLOCK:
+        events += engine.step()
+    assert store.waits.wait(10)
+    bench.clock.advance(HANGS_S + 1)
+    while engine.probe(ids) < BLOCK + 2 * CHUNK:
+        events += engine.step()
+    store.gate.set()  # the block that was being read comes, and nobody wants it any more
+    assert engine._disk is not None
+    deadline = time.monotonic() + 10
+    while engine._disk.restoring._reader.hangs and time.monotonic() < deadline:
+        time.sleep(0.001)
+    events += drain(engine)
+    end = bench.expect(request, events)
+    at = end.spans[1].end
+    assert tiers(end) == [
+        (0, BLOCK, "disk"),
+        (BLOCK, at, "computed"),
+        (at, 4 * BLOCK, "disk"),
+        (4 * BLOCK, 4 * BLOCK + 9, "computed"),
+    ]
+    assert BLOCK + 2 * CHUNK <= at <= 2 * BLOCK
 
 
 def test_no_chunk_of_the_background_stands_before_blocks_for_the_foreground(bench: Bench) -> None:
