@@ -75,13 +75,13 @@ class Reader:
             self._thread.start()
 
     def take(self, restore: Restore) -> Arrival | None:
-        """The next block of a request, if it has arrived. After a bad one no more will."""
+        """The next block of a request, if it has arrived. None is read behind a bad one."""
         with self._changed:
             if not restore.arrived:
                 return None
             arrival = restore.arrived.popleft()
             restore.left -= 1
-            if arrival.data is None or not restore.left:
+            if not restore.left:
                 self._drop(restore)
             self._changed.notify_all()
             return arrival
