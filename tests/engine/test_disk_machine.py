@@ -294,7 +294,7 @@ def run(examples: int, steps: int, phases: tuple[Phase, ...] = tuple(Phase)) -> 
 
 
 def test_whatever_happened_what_is_restored_is_right_or_missing() -> None:
-    run(examples=100, steps=25, phases=(Phase.generate,))
+    run(examples=70, steps=25, phases=(Phase.generate,))
 
 
 @pytest.mark.slow

@@ -583,3 +583,38 @@ def fill(bench: Bench, ids: Ids, how: str) -> Finished:
     request = bench.request(ids, fill=how)
     bench.engine.submit(request)
     return bench.expect(request, drain(bench.engine))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_in_a_crowded_pool_restored_prompts_end_as_they_would_alone(seed: int) -> None:
+    """Short of memory: requests are put back, in mid-restore too, and some are cancelled."""
+    bench = Bench(pool_tokens=1100, options={"growth_tokens": 1})
+    stems = [some(number, 2 * BLOCK + 50) for number in (1, 2)]
+    for number, stem in enumerate(stems):
+        bench.keep(stem, f"s/{number}")
+    bench.restart()
+    generator = random.Random(seed)
+    requests = [
+        bench.request(
+            stems[generator.randrange(2)][: generator.randrange(200, 560)]
+            + some(10 + number, generator.randrange(1, 40)),
+            generator.randrange(1, 200),
+            priority=generator.choice(list(Priority)),
+        )
+        for number in range(7)
+    ]
+    events: list[Event] = []
+    cancelled: set[str] = set()
+    for request in requests:
+        bench.engine.submit(request)
+        for _ in range(generator.randrange(12)):
+            events += bench.engine.step()
+        if generator.random() < 0.2 and bench.engine.abort(request.id):
+            cancelled.add(request.id)
+    events += drain(bench.engine)
+    for request in requests:
+        if request.id not in cancelled:
+            bench.expect(request, events)
+    disk = sum(end.usage.disk for end in events if isinstance(end, Finished))
+    assert 0 < disk <= bench.engine.stats()["disk"]["restored_tokens"]
+    bench.close()
