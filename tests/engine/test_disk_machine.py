@@ -29,11 +29,14 @@ from radchat.engine.block_store import BLOCK_TOKENS
 from radchat.engine.engine import Engine
 from radchat.engine.request import Event, Finished, FinishReason, Ids, Request
 from radchat.engine.scheduler_options import SchedulerOptions
+from radchat_sessions.kv_blocks import key_of
+from radchat_sessions.kv_files import Files
 from radchat_sessions.kv_store import KVFolder, KVStore
 from tests.fakes import LogicalClock, drain, greedy, hashed, output, scripted_engine
 
 MAX_LEN = 900  # tokens of a path: three blocks and a half
 LARGE = 1 << 30
+_HALVES = str.maketrans("0123456789abcdef", "0" * 8 + "1" * 8)
 
 some = st.integers(0, 99)  # which path, which file: taken modulo how many there are
 cut = st.one_of(
@@ -46,6 +49,19 @@ places = st.floats(0, 0.999)  # in a file
 often = st.sampled_from([True, True, True, False])
 seldom = st.sampled_from([False, False, False, True])
 letters = st.integers(0, 3)  # few tails: paths meet
+
+
+def of_two(parent: str, ids: bytes) -> str:
+    """A hash that says next to nothing (RC-08)."""
+    return key_of(parent, ids)[0].translate(_HALVES) * 32
+
+
+class Unsynced(Files):
+    """No machine stops here, so nothing waits for the disk."""
+
+    def sync(self, descriptor: int) -> None: ...
+
+    def sync_folder(self, path: Path) -> None: ...
 
 
 class Watched:
@@ -74,15 +90,26 @@ class DiskMachine(RuleBasedStateMachine):
         self.named = 0
         self.engine: Engine | None = None
 
-    @initialize(pool_tokens=st.sampled_from([1024, 1600, 4096]), chunk=st.sampled_from([64, 512]))
-    def start(self, pool_tokens: int, chunk: int) -> None:
-        self.pool_tokens, self.chunk = pool_tokens, chunk
+    @initialize(
+        pool_tokens=st.sampled_from([1024, 1600, 4096]),
+        chunk=st.sampled_from([64, 512]),
+        collides=seldom,
+    )
+    def start(self, pool_tokens: int, chunk: int, collides: bool) -> None:
+        self.pool_tokens, self.chunk, self.collides = pool_tokens, chunk, collides
         self._open()
         self.turn(0, 0, 0, 800)
         self.keep(-1, "s/a", 5)
 
     def _open(self) -> None:
-        self.store = KVStore.open(self.folder, budget=self.budget, hourly=None, reserve=0)
+        self.store = KVStore.open(
+            self.folder,
+            budget=self.budget,
+            hourly=None,
+            reserve=0,
+            files=Unsynced(),
+            key_of=of_two if self.collides else key_of,
+        )
         self.blocks = Watched(self.store.of("f"), self.kept)
         self.clock = LogicalClock()
         self.engine = scripted_engine(
