@@ -60,9 +60,10 @@ class Delivery:
         if group.started:
             return
         group.started = True
-        meters.requests += 1
-        meters.input_tokens += group.prompt_len
-        meters.cached_tokens += group.covered
+        if group.request.fill != "load":  # which asks for no token to be computed
+            meters.requests += 1
+            meters.input_tokens += group.prompt_len
+            meters.cached_tokens += group.covered
         disk = choice.restore.predicted if choice.restore else 0
         events.append(Started(group.request.id, group.prompt_len, group.covered, disk))
 

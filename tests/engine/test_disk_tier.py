@@ -520,6 +520,7 @@ def test_load_restores_what_is_on_disk_and_runs_no_row(bench: Bench) -> None:
     assert tiers(end) == [(0, 600, "disk")]
     assert (end.usage.disk, end.usage.computed) == (600, 0)
     assert bench.engine.rows_run == 0
+    assert bench.engine.stats()["input_tokens"] == 0  # nor is it in the hit rate
     assert bench.engine.probe(longer) == 600
     assert tiers(fill(bench, longer, "load")) == [(0, 600, "device")]
     assert bench.ask(longer).usage.device == 600
