@@ -32,9 +32,18 @@ SHARE_OF_FREE = 0.25  # of free memory, for KV on a CPU
 MOST_KV_BYTES = 4 * 1024**3
 
 
+SHARE_OF_DISK = 0.1  # of the free space where the KV folder is
+MOST_DISK_BYTES = 10 * 1024**3
+
+
 def kv_default(free: int) -> int:
     """Bytes for KV on a CPU where so many are free."""
     return min(int(SHARE_OF_FREE * free), MOST_KV_BYTES)
+
+
+def kv_disk_default(free: int) -> int:
+    """Bytes for KV on a disk where so many are free."""
+    return min(int(SHARE_OF_DISK * free), MOST_DISK_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +98,12 @@ def parse_level(text: str) -> str:
     return text.lower()
 
 
+def parse_persist(text: str) -> str:
+    if text not in ("auto", "off", "always"):
+        raise ValueError("want auto, off or always")
+    return text
+
+
 def parse_count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise ValueError("want a whole number of 1 or more")
@@ -124,6 +139,9 @@ SETTINGS = (
     Setting("idle_exit", "RADCHAT_IDLE_EXIT", parse_duration, "2h", "end an idle daemon"),
     Setting("context_length", "RADCHAT_CONTEXT_LENGTH", parse_count, None, "context, in tokens"),
     Setting("kv_device", "RADCHAT_KV_DEVICE", parse_size, None, "KV budget of each loaded model"),
+    Setting("kv_disk", "RADCHAT_KV_DISK", parse_bytes, None, "KV budget on disk"),
+    Setting("kv_disk_hourly", None, parse_bytes, "2GiB", "KV written to disk in an hour"),
+    Setting("persist", "RADCHAT_PERSIST", parse_persist, "auto", "keep KV: auto, off, always"),
     Setting("memory", "RADCHAT_MEMORY", parse_bytes, None, "weights and KV of all loaded models"),
     Setting("dtype", None, parse_dtype, "auto", "weights and KV: auto, fp32, bf16"),
     Setting("temperature", None, parse_temperature, None, "sampling, before the model's own"),
@@ -140,6 +158,9 @@ class Config:
     idle_exit: float
     context_length: int | None
     kv_device: Size | None
+    kv_disk: int | None
+    kv_disk_hourly: int
+    persist: str
     memory: int | None
     dtype: str
     temperature: float | None

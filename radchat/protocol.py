@@ -22,7 +22,10 @@ PROTOCOL = 1
 HEADER = "X-Radchat-Protocol"
 STOPPING = "the daemon is stopping"  # with data {"stopping": true}: nothing was begun, ask again
 MAX_BODY = 64 * 1024 * 1024  # bytes; a loaded file travels in the body
-STREAMS = frozenset({"generate", "models.load", "compact"})
+STREAMS = frozenset(
+    {"generate", "models.load", "compact"}
+    | {"cache.save", "cache.load", "cache.warm", "cache.verify"}
+)
 # Answered while the engine computes, while the daemon starts and while it stops; the same in every
 # version of the protocol, so that a new client can always ask an old daemon to go.
 CONTROL = frozenset({"health", "status", "stop", "cancel"})
@@ -43,7 +46,7 @@ METHODS = (
 State = Literal["starting", "loading", "ready", "stopping"]
 EventName = Literal[
     "notice",  # {"text", "code"}: one line for stderr, before the thing is done
-    "progress",  # {"stage": "load"|"queue"|"extend", "done", "total", "text"}
+    "progress",  # {"stage": "load"|"queue"|"extend"|"restore"|"verify", "done", "total", "text"}
     "init",  # {"request", "session", "name", "branch", "parent", "user", "messages", "model", …}
     "start",  # {"input_tokens", "cached": {"device", "host", "disk"}, "computed"}
     "delta",  # {"choice", "text"}

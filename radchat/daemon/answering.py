@@ -13,19 +13,21 @@ import time
 from array import array
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from radchat.daemon import options, turns
 from radchat.daemon.arguments import Generate
 from radchat.daemon.asked import Asked
 from radchat.daemon.desk import Desk
+from radchat.daemon.disk import kept_name
 from radchat.daemon.engines import Engines
 from radchat.daemon.finding import find_place, find_session, located
 from radchat.daemon.fullness import Filled, crossing
 from radchat.daemon.listening import Listening
 from radchat.daemon.loaded import Loaded
-from radchat.daemon.reuse import WORTH_SAYING, about_s, computed_again, parts_of
+from radchat.daemon.reuse import WORTH_SAYING, about, about_s, computed_again, foreseen, parts_of
 from radchat.daemon.worker import Worker
-from radchat.engine.request import Request
+from radchat.engine.request import Request, Span
 from radchat.errors import ContextOverflow, context_overflow
 from radchat.models.registry import ModelEntry
 from radchat.protocol import Event
@@ -75,6 +77,8 @@ class Answer:
 
     async def run(self) -> None:
         model = await self._desk.run(self._find)
+        if self._store is self._desk.stored and (told := self._engines.disk.tell_once()):
+            self._say(told)
         entry = await self._engines.choose(self.ask.model, model)
         listening = await self._hear(entry)
         await listening.put_away()
@@ -90,8 +94,9 @@ class Answer:
             except BaseException:
                 await self._desk.run(self._forget)
                 raise
+            disk = self._engines.disk
             listening = Listening(
-                asked, begun, loaded, self._store, self._desk, self._worker, self._say
+                asked, begun, loaded, self._store, self._desk, self._worker, disk, self._say
             )
             self._listening = listening
             if self._cancelled:
@@ -99,7 +104,16 @@ class Answer:
             if self._is_last_chance:
                 listening.last_chance.set()
             await listening.hear(loaded)
+            self._keep(listening, loaded)
             return listening
+
+    def _keep(self, listening: Listening, loaded: Loaded) -> None:
+        """Have the paths of this turn's branches on disk, when the engine is idle."""
+        disk = self._engines.disk
+        if disk.store is not None and self._store is self._desk.stored:
+            paths = listening.paths(unnamed=disk.keeps_unnamed)
+            session = listening.session
+            self._worker.keep(loaded.key, [(kept_name(session, name), ids) for name, ids in paths])
 
     # -- before --------------------------------------------------------------------------------
 
@@ -159,23 +173,38 @@ class Answer:
             n=self.ask.n,
             said=len(prepared.said),
         )
+        is_ephemeral = self._store is self._desk.ephemeral
         return Asked(
-            prepared, request, loaded.name, loaded.dtype, loaded.loaded_at, limit, self._asked_at
+            prepared,
+            request,
+            loaded.name,
+            loaded.dtype,
+            loaded.loaded_at,
+            limit,
+            self._asked_at,
+            partial(self._engines.disk.excuse, is_ephemeral=is_ephemeral),
         )
 
     async def _check(self, asked: Asked, loaded: Loaded) -> None:
-        """Refuse what could never run, and tell what will be computed a second time."""
-        engine, request = loaded.engine, asked.request
+        """Refuse what could never run, and tell what will be restored, or computed again."""
+        engine, request, num = loaded.engine, asked.request, len(asked.request.ids)
+        blocks = self._engines.disk.blocks(loaded.model.fingerprint)
 
-        def check() -> int:
+        def check() -> list[Span]:
             engine.check_request(request)
-            return engine.probe(request.ids)
+            device, disk = engine.probe_tiers(request.ids)
+            ranges = blocks.spans(request.ids.tobytes()) if blocks is not None and disk else []
+            return foreseen(num, device, disk, ranges)
 
-        cached = min(await self._worker.call(check), len(request.ids) - 1)
-        again, why = computed_again(parts_of(asked, cached))
+        spans = await self._worker.call(check)
+        disk = sum(span.end - span.start for span in spans if span.tier == "disk")
+        if disk > WORTH_SAYING:
+            text = f"{num:,} tokens: {disk:,} on disk{about(engine.load_seconds(disk))}"
+            self._say(Event("notice", {"text": text, "code": "restore", "tokens": disk}))
+        again, why = computed_again(parts_of(asked, spans))
         if again > WORTH_SAYING:
-            about = about_s(again, engine.prompt_cost)
-            text = f"this recomputes {again:,} tokens{about}: {why}"
+            cost = about_s(again, engine.prompt_cost)
+            text = f"this recomputes {again:,} tokens{cost}: {why}"
             self._say(Event("notice", {"text": text, "code": "recompute", "tokens": again}))
         for event in crossing(asked.prepared.before, Filled(len(request.ids), asked.limit)):
             self._say(event)
@@ -208,7 +237,7 @@ class Answer:
                 log.warning("answer %s: its session was not named or used", self.id, exc_info=True)
             return begun
 
-        return await self._desk.run(work)
+        return await self._engines.disk.saving(lambda: self._desk.run(work))
 
     def _branch_names(self, plan: turns.Plan) -> list[str]:
         """The branch of the first sample, and names of their own for the others."""

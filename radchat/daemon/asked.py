@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from radchat.daemon import turns
@@ -19,3 +20,4 @@ class Asked:
     loaded_at: float  # time.time, of the engine
     limit: int  # tokens, prompt and answer
     asked_at: float  # time.monotonic
+    excuse: Callable[[float], str]  # of the disk, for what was computed then (Disk.excuse)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from radchat.config import Config
 from radchat.daemon.arguments import ChatHead
 from radchat.daemon.desk import Desk
+from radchat.daemon.disk import Disk
+from radchat.daemon.disk_paths import Ranges, num_in
 from radchat.daemon.engines import Engines
 from radchat.daemon.finding import (
     Place,
@@ -19,16 +22,18 @@ from radchat.daemon.finding import (
     stands,
     target_of,
 )
-from radchat.daemon.forecast import path_to, told
+from radchat.daemon.forecast import Path, path_to, told
 from radchat.daemon.held import Held, Snapshot, cuts
 from radchat.daemon.loaded import Loaded
 from radchat.daemon.pin_book import Entry, PinBook, is_written
 from radchat.daemon.worker import Worker
 from radchat.errors import InvalidInput, RadchatError
+from radchat.models import registry
 from radchat.paths import Places
 from radchat.protocol import Where
 from radchat_sessions import refs
 from radchat_sessions.errors import StoreError
+from radchat_sessions.kv_store import KVFolder
 from radchat_sessions.messages import Session
 from radchat_sessions.store import Store
 
@@ -44,6 +49,10 @@ class Base:
         self._worker = worker
         self._engines = engines or Engines(places, config, worker)
         self._pins = PinBook()
+
+    @property
+    def _disk(self) -> Disk:
+        return self._engines.disk
 
     def _place(
         self, where: Where, session: str | None, head: ChatHead | None
@@ -129,18 +138,42 @@ class Base:
     async def _forecast(
         self, store: Store, message: str | None, model: str | None = None
     ) -> dict[str, Any] | None:
-        """What a turn that follows this message would compute again, where it is worth saying.
-        ``model``: the one it will be asked of, where that is not the last one's.
+        """What a turn that follows this message would restore or compute again, where it is worth
+        saying. ``model``: the one it will be asked of, where that is not the last one's.
         """
         path = await self._desk.run(lambda: path_to(store, message))
         if path is None or (model is not None and model != path.model):
             return None  # ids of another model are not known before it reads the words
+        excuse = self._excuse(store, path.created)
         loaded = self._engines.of(path.model, path.dtype)
         if loaded is None or loaded.tokenizer.hash != path.tokenizer:
-            return told(len(path.ids), 0, None)
+            kept = await asyncio.to_thread(self._path_on_disk, store, path)
+            return told(len(path.ids), 0, num_in(kept, 0, len(path.ids)), None, excuse)
         engine = loaded.engine
-        cached = await self._worker.call(lambda: engine.probe(path.ids))
-        return told(len(path.ids), cached, loaded)
+        tiers = await self._worker.call(lambda: engine.probe_tiers(path.ids))
+        return told(len(path.ids), *tiers, loaded, excuse)
+
+    def _excuse(self, store: Store, since: float) -> str:
+        """Why what a session of this store has read is not on disk, if it is not."""
+        return self._disk.excuse(since, is_ephemeral=store is self._desk.ephemeral)
+
+    def _blocks_of(self, model: str | None, dtype: str | None) -> KVFolder | None:
+        """A model's blocks, whether it is loaded or not. On any thread; reads small files."""
+        if self._disk.store is None or model is None:
+            return None
+        loaded = self._engines.of(model, dtype)
+        if loaded is not None and dtype in (None, loaded.dtype):
+            return self._disk.blocks(loaded.model.fingerprint)
+        try:
+            folder = registry.find(self._places, model).folder
+        except RadchatError:  # it was removed
+            return None
+        return self._disk.of_model(folder, dtype)
+
+    def _path_on_disk(self, store: Store, path: Path) -> Ranges:
+        """Where a path that was read is on disk. On any thread."""
+        blocks = None if store is self._desk.ephemeral else self._blocks_of(path.model, path.dtype)
+        return [] if blocks is None else blocks.spans(path.ids.tobytes())
 
     async def _snapshots(self) -> list[Snapshot]:
         """Of every engine that is loaded."""

@@ -8,13 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from radchat.daemon import views
-from radchat.daemon.arguments import ChatHead
-from radchat.daemon.base import at_least
+from radchat.daemon.disk_rows import disk_rows
 from radchat.daemon.held import Held, Snapshot, held_of, owners
 from radchat.daemon.loaded import Loaded
 from radchat.daemon.pin_methods import PinMethods
-from radchat.errors import UsageError
+from radchat.daemon.tiers import stats_json
 from radchat.protocol import Where
 
 SHOWN_TOKENS = 24  # of a node's words
@@ -27,7 +25,8 @@ class CacheMethods(PinMethods):
         """Of the engine that the session meant talks with, else of the one used last."""
         loaded = await self._engine_here(where, session)
         return {
-            **views.stats_json(await self._stats(loaded)),
+            **stats_json(await self._stats(loaded), await self._disk.tier()),
+            **self._disk.about(),
             "model": None if loaded is None else loaded.name,
             "dtype": None if loaded is None else loaded.dtype,
             "pins": await self._pin_rows(loaded),
@@ -40,11 +39,11 @@ class CacheMethods(PinMethods):
         where: Where | None = None,
         session: str | None = None,
     ) -> dict[str, Any]:
+        """The nodes of one engine's cache, and the blocks on disk of all models; each in the order
+        in which they would go from their tier.
+        """
         rows = await self._nodes(await self._engine_here(where, session))
-        if by == "size":
-            rows.sort(key=lambda row: -row.tokens)
-        else:  # those that something relies on, or keeps, last
-            rows.sort(key=lambda row: row.rank or math.inf)
+        rows.sort(key=lambda row: row.rank or math.inf)  # what something relies on, or keeps, last
         entries = [
             {
                 "rank": row.rank,
@@ -62,8 +61,22 @@ class CacheMethods(PinMethods):
                 "text": row.text,
             }
             for row in rows
-        ]
+        ] + await self._disk_rows()
+        if by == "size":
+            entries.sort(key=lambda entry: -entry["tokens"])
         return {"entries": entries}
+
+    async def _disk_rows(self) -> list[dict[str, Any]]:
+        store = self._disk.store
+        if store is None:
+            return []
+        decode = {
+            each.model.fingerprint: lambda ids, each=each: str(
+                each.tokenizer.decode(ids[:SHOWN_TOKENS])
+            )
+            for each in self._engines.all
+        }
+        return await self._desk.run(lambda: disk_rows(store.entries(), self._desk.stored, decode))
 
     async def cache_tree(
         self, where: Where | None = None, session: str | None = None
@@ -90,68 +103,6 @@ class CacheMethods(PinMethods):
                 for row in await self._nodes(loaded)
             ]
         }
-
-    async def cache_evict(
-        self,
-        where: Where,
-        ref: str | None = None,
-        tokens: int | None = None,
-        tier: Literal["device"] | None = None,
-        session: str | None = None,
-        head: ChatHead | None = None,
-    ) -> dict[str, Any]:
-        """Forget so many tokens in eviction order, a whole tier, or those of a message and what
-        follows it. What is pinned stays, and is counted.
-        """
-        at_least(0, tokens=tokens)
-        if sum(each is not None for each in (ref, tokens, tier)) != 1:
-            raise UsageError("evict: want one of a REF, a number of tokens and a tier")
-        if ref is None:
-            loaded = await self._engine_here(where, session)
-            if loaded is None:
-                return {"freed_tokens": 0, "pinned_tokens": 0}
-            return await self._evict(loaded, tokens)
-        assert ref is not None
-        snapshots = await self._snapshots()
-
-        def look() -> tuple[list[dict[str, Held]], set[str]]:
-            store, _, target = self._target(where, session, head, ref)
-            below = views.subtree(store.messages(target.session), target.message)
-            held = [held_of(store, target.session, each) for each in snapshots]
-            return held, {m.id for m in below}
-
-        held, doomed = await self._desk.run(look)
-        pairs = list(zip(snapshots, held, strict=True))
-        return {
-            "freed_tokens": sum([await self._forget(*pair, doomed) for pair in pairs]),
-            "pinned_tokens": sum(
-                mine[each].device
-                for mine in held
-                for each in doomed & mine.keys()
-                if mine[each].pinned
-            ),
-        }
-
-    async def _evict(self, loaded: Loaded, tokens: int | None) -> dict[str, int]:
-        """So many tokens, or all that can go; what is pinned is counted where that is meant."""
-
-        def evict() -> dict[str, int]:
-            cache = loaded.engine.cache
-            size = cache.page_size
-            if tokens is not None:
-                return {"freed_tokens": cache.evict(-(-tokens // size)) * size, "pinned_tokens": 0}
-            return {"freed_tokens": cache.clear() * size, "pinned_tokens": cache.pinned * size}
-
-        return await self._worker.call(evict)
-
-    async def cache_clear(self, pinned: bool = False) -> dict[str, Any]:
-        """Forget all that no request relies on, in every engine; what is pinned only if asked, and
-        then no pin is left.
-        """
-        if pinned:
-            await self._unpin(list(self._pins))
-        freed = [await self._evict(loaded, None) for loaded in list(self._engines.all)]
-        return {key: sum(each[key] for each in freed) for key in ("freed_tokens", "pinned_tokens")}
 
     async def _nodes(self, loaded: Loaded | None) -> list[_Row]:
         """Every node of the radix tree: its place in the eviction order, whom it serves, its words.

@@ -8,7 +8,7 @@ from typing import Any
 from radchat.daemon import options as opts
 from radchat.daemon import views
 from radchat.daemon.arguments import ChatHead, Options
-from radchat.daemon.cache_methods import CacheMethods
+from radchat.daemon.evict_methods import EvictMethods
 from radchat.daemon.filling import KINDS, PARTS, fill, largest, next_prompt
 from radchat.daemon.finding import Place
 from radchat.daemon.loaded import Loaded
@@ -20,7 +20,7 @@ from radchat_sessions.messages import Message
 from radchat_sessions.store import Store
 
 
-class ContextMethods(CacheMethods):
+class ContextMethods(EvictMethods):
     async def context(
         self,
         where: Where,
@@ -57,9 +57,9 @@ class ContextMethods(CacheMethods):
         body, ids = await self._desk.run(look)
         if loaded is not None and ids is not None:
             engine = loaded.engine
-            cached = await self._worker.call(lambda: engine.probe(ids))
-            body["cached"] = {"device": cached, "host": 0, "disk": 0}
-            body["computed"] = len(ids) - cached
+            tiers = await self._worker.call(lambda: engine.probe_tiers(ids))
+            body["cached"] = {"device": tiers.device, "host": 0, "disk": tiers.disk}
+            body["computed"] = len(ids) - tiers.device - tiers.disk
         return body
 
 

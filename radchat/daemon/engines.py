@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from radchat.config import FOREVER, Config
 from radchat.daemon.awake import awake_time
+from radchat.daemon.disk import Disk
 from radchat.daemon.loaded import Loaded, Memory, swap
 from radchat.daemon.worker import Worker, beside
 from radchat.errors import Busy, ModelBroken, NotFound, RadchatError
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 Say = Callable[[Event], None]
 POLL_S = 0.2  # between progress events while a model loads
+FLUSH_S = 4.0  # for what is not on disk yet of an engine that goes; other engines wait
 
 
 class Engines:
@@ -45,7 +47,9 @@ class Engines:
         *,
         available: Callable[[], int] | None = None,
         clock: Callable[[], float] = awake_time,
+        disk: Disk | None = None,
     ) -> None:
+        self.disk = disk or Disk(places, config)
         self._places = places
         self._config = config
         self._worker = worker
@@ -256,6 +260,7 @@ class Engines:
             kv_budget=config.kv_device,
             context_length=config.context_length,
             free_bytes=free,
+            blocks=self.disk.blocks(model.fingerprint),
         )
 
     async def _drop(self, keys: list[str], entry: ModelEntry, dtype: str, say: Say) -> None:
@@ -266,7 +271,7 @@ class Engines:
         say(swap(f"{entry.name} {_resolved(dtype)}", gone))
         self.all = [each for each in self.all if each.key not in keys]
         del gone
-        await self._worker.remove(keys)
+        await self._remove(keys)
 
     async def _remember(self, loaded: Loaded) -> None:
         try:
@@ -318,8 +323,17 @@ class Engines:
         if not keys:
             return
         self.all = [each for each in self.all if each.key not in keys]
-        await self._worker.remove(keys)
+        await self._remove(keys)
         log.info("unloaded %s", ", ".join(keys))
+
+    async def _remove(self, keys: list[str]) -> None:
+        for key in await self._worker.remove(keys, FLUSH_S):
+            log.warning("%s: not all KV of its branches is on disk: %s", key, self.disk.left())
+
+    async def close(self) -> None:
+        """Nobody uses an engine any more; the daemon ends."""
+        keys, self.all = [each.key for each in self.all], []
+        await self._remove(keys)
 
 
 def _resolved(dtype: str) -> str:

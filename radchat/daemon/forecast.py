@@ -1,10 +1,12 @@
-"""What going on from a place would compute again, before anybody does: a probe, and no model."""
+"""What going on from a place would restore or compute again, before anybody does: a probe, and no
+model.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from radchat.daemon.reuse import WORTH_SAYING, about_s
+from radchat.daemon.reuse import WORTH_SAYING, about, about_s
 from radchat.engine.request import Ids
 from radchat_sessions.store import Store
 
@@ -19,6 +21,7 @@ class Path(NamedTuple):
     model: str | None  # that read them last
     dtype: str | None
     tokenizer: str  # whose ids they are
+    created: float  # when, wall clock
 
 
 def path_to(store: Store, message: str | None) -> Path | None:
@@ -28,20 +31,29 @@ def path_to(store: Store, message: str | None) -> Path | None:
         if answer.prompt is not None:
             ids = store.ids(message)
             assert ids is not None
-            return Path(ids, answer.model, answer.dtype, store.prompt(answer.prompt).tokenizer)
+            tokenizer = store.prompt(answer.prompt).tokenizer
+            return Path(ids, answer.model, answer.dtype, tokenizer, answer.created)
         message = answer.parent
     return None
 
 
-def told(num: int, cached: int, loaded: Loaded | None) -> dict[str, Any] | None:
-    """The forecast as it is sent; None where it is not worth saying."""
-    again = num - cached
-    if again <= WORTH_SAYING:
+def told(
+    num: int, cached: int, on_disk: int, loaded: Loaded | None, excuse: str
+) -> dict[str, Any] | None:
+    """The forecast as it is sent; None where it is not worth saying. ``excuse``: why what is not
+    cached is not on disk.
+    """
+    again = num - cached - on_disk
+    if again > WORTH_SAYING:
+        cost = None if loaded is None else loaded.engine.prompt_cost
+        seconds = None if cost is None else cost.of(again)
+        text = (
+            f"going on here recomputes {again:,} tokens{about_s(again, cost)}: "
+            f"it is no longer cached{excuse}"
+        )
+    elif on_disk > WORTH_SAYING:
+        seconds = None if loaded is None else loaded.engine.load_seconds(on_disk)
+        text = f"going on here restores {on_disk:,} of {num:,} tokens from disk{about(seconds)}"
+    else:
         return None
-    cost = None if loaded is None else loaded.engine.prompt_cost
-    return {
-        "tokens": again,
-        "seconds": None if cost is None else cost.of(again),
-        "text": f"going on here recomputes {again:,} tokens{about_s(again, cost)}: "
-        "it is no longer cached",
-    }
+    return {"tokens": again, "restores": on_disk, "seconds": seconds, "text": text}

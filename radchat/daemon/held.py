@@ -11,7 +11,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
 from radchat.engine.cuts import common_ids
 from radchat.engine.request import Ids
@@ -61,6 +61,12 @@ class Snapshot:
         self._by_id = {node.id: node for node in self.nodes}
         self._children = {(node.parent, node.tokens[0]): node for node in self.nodes}
         self._order = {step.node_id: index for index, step in enumerate(self.plan)}
+
+    nothing = NOTHING
+
+    def knows(self, tokenizer: str) -> bool:
+        """Ids of another tokenizer than the loaded model's mean nothing to its cache."""
+        return tokenizer == self.tokenizer
 
     def follow(self, match: Match, ids: Ids) -> Match:
         """The match of a path that goes on with ``ids``."""
@@ -134,7 +140,7 @@ def held_of(store: Store, session: str | None, snapshot: Snapshot) -> dict[str, 
     model's mean nothing to its cache.
     """
     spans, stands = store.spans(session), store.stands(session)
-    finder = _Finder(store, snapshot, spans, stands)
+    finder = Finder(store, snapshot, spans, stands)
     matches = {message: finder.of_message(message, span) for message, span in spans.items()}
     # A stop token belongs to the next turn: the KV of an answer's is found on the path of that.
     for prompt, stand in stands.items():
@@ -148,52 +154,74 @@ def held_of(store: Store, session: str | None, snapshot: Snapshot) -> dict[str, 
     return held
 
 
-class _Finder:
-    """The matches of prompts and answers, each found once."""
+class Matched(Protocol):
+    """How far a path is in a tree, and there where."""
+
+    @property
+    def end(self) -> int: ...
+
+
+M = TypeVar("M", bound=Matched)
+
+
+class Tree(Protocol[M]):
+    """What has paths: ``nothing`` is the match of none, and ``cut`` that of the first ids of one
+    that is matched.
+    """
+
+    @property
+    def nothing(self) -> M: ...
+    def knows(self, tokenizer: str) -> bool: ...
+    def follow(self, match: M, ids: Ids) -> M: ...
+    def cut(self, match: M, end: int) -> M: ...
+
+
+class Finder(Generic[M]):
+    """The matches of prompts and answers in a tree, each found once."""
 
     def __init__(
         self,
         store: Store,
-        snapshot: Snapshot,
+        tree: Tree[M],
         spans: Mapping[str, Span],
         stands: Mapping[str, Stand],
     ) -> None:
-        self._store, self._snapshot = store, snapshot
+        self._store, self._tree = store, tree
         self._stands, self._spans = stands, spans
-        self._answers: dict[str, Match] = {}
-        self._prompts: dict[str, Match] = {}
+        self._answers: dict[str, M] = {}
+        self._prompts: dict[str, M] = {}
         for prompt in stands:  # each after what it stands on: no recursion, however long the talk
             self._prompts[prompt] = self._find(prompt)
 
-    def of_prompt(self, prompt: str) -> Match:
+    def of_prompt(self, prompt: str) -> M:
         return self._prompts[prompt]
 
-    def of_message(self, message: str, span: Span) -> Match:
+    def of_message(self, message: str, span: Span) -> M:
         """An answer's path goes on after its prompt; another message's ends in one."""
         is_answer = span.start == self._stands[span.prompt].length
         return self._of_answer(message, span.prompt) if is_answer else self._prompts[span.prompt]
 
-    def _of_answer(self, message: str, prompt: str) -> Match:
+    def _of_answer(self, message: str, prompt: str) -> M:
         if message not in self._answers:
             match = self._prompts[prompt]
             if match.end == self._stands[prompt].length:
-                match = self._snapshot.follow(match, self._store.out(message) or array("I"))
+                match = self._tree.follow(match, self._store.out(message) or array("I"))
             self._answers[message] = match
         return self._answers[message]
 
-    def _find(self, prompt: str) -> Match:
+    def _find(self, prompt: str) -> M:
         stand = self._stands[prompt]
-        if stand.tokenizer != self._snapshot.tokenizer:
-            return NOTHING
-        match = NOTHING
+        match = self._tree.nothing
+        if not self._tree.knows(stand.tokenizer):
+            return match
         if stand.base is not None:
             match = self._prompts[stand.base]
             if stand.answer is not None and stand.kept > self._stands[stand.base].length:
                 match = self._of_answer(stand.answer, stand.base)
             if match.end < stand.kept:
                 return match
-            match = self._snapshot.cut(match, stand.kept)
-        return self._snapshot.follow(match, self._store.prompt(prompt).tail)
+            match = self._tree.cut(match, stand.kept)
+        return self._tree.follow(match, self._store.prompt(prompt).tail)
 
 
 def cuts(snapshot: Snapshot, held: Mapping[str, Held], doomed: set[str]) -> list[tuple[Ids, int]]:

@@ -65,18 +65,29 @@ class KeepingMethods(SessionMethods):
         unlabeled: bool = False,
         dry_run: bool = False,
     ) -> dict[str, Any]:
-        """Delete what no branch, label or HEAD reaches, and forget the KV only that used.
+        """Delete what no branch, label or HEAD reaches, and forget the KV only that used, on disk
+        too.
 
         ``unlabeled``: and the side branches without a label. ``dry_run``: only say what would go.
         """
+
+        def meant() -> tuple[Store, str]:
+            store, place = self._place(where, session, None)
+            return store, place.session.id
+
+        in_store, named = await self._desk.run(meant)
+        if not dry_run:
+            await self._unkeep(named)
         snapshots = await self._snapshots()
         bytes_of = {each.key: each.bytes_per_token for each in self._engines.all}
 
         def work() -> tuple[Session, list[dict[str, Held]], int, Removed]:
-            store, place = self._place(where, session, None)
-            own = place.session
+            store, own = in_store, in_store.session(named)
             held = [held_of(store, own.id, each) for each in snapshots]
             spans = store.spans(own.id)
+            if not dry_run:
+                going = store.prune(own.id, unlabeled=unlabeled, dry_run=True)
+                self._drop_blocks(store, own.id, set(going.messages))
             what = store.prune(own.id, unlabeled=unlabeled, dry_run=dry_run)
             gone = [spans[message] for message in what.messages if message in spans]
             return own, held, sum(span.stop - span.start for span in gone), what
@@ -88,6 +99,8 @@ class KeepingMethods(SessionMethods):
             kv = await self._forget(snapshot, mine, doomed, dry_run=dry_run)
             kv_tokens += kv
             kv_bytes += kv * bytes_of.get(snapshot.key, 0)
+        if not dry_run:
+            await self._keep_branches(in_store, own.id)
         return {
             "session": own.id,
             "name": own.name,

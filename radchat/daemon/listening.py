@@ -17,6 +17,7 @@ from typing import Any
 from radchat.daemon import reuse, telling
 from radchat.daemon.asked import Asked
 from radchat.daemon.desk import Desk
+from radchat.daemon.disk import Disk
 from radchat.daemon.fullness import Filled, crossing
 from radchat.daemon.heard import Heard
 from radchat.daemon.loaded import Loaded
@@ -24,7 +25,7 @@ from radchat.daemon.telling import Telling
 from radchat.daemon.worker import Worker
 from radchat.engine import request as engine
 from radchat.engine.meters import PromptCost
-from radchat.engine.request import FinishReason
+from radchat.engine.request import FinishReason, Ids
 from radchat.errors import RadchatError
 from radchat.protocol import Event
 from radchat_sessions.errors import SaveFailed
@@ -47,10 +48,12 @@ class Listening:
         store: Store,
         desk: Desk,
         worker: Worker,
+        disk: Disk,
         say: Callable[[Event], None],
     ) -> None:
         self._asked, self._begun = asked, begun
         self._store, self._desk, self._worker, self._say = store, desk, worker, say
+        self._disk, self._decode = disk, loaded.tokenizer.decode
         self._inbox: asyncio.Queue[engine.Event] = asyncio.Queue()
         prepared, template = asked.prepared, loaded.template
         self._telling = Telling(asked, begun)
@@ -63,7 +66,8 @@ class Listening:
             )
             for index, begun_answer in enumerate(begun.answers)
         ]
-        self._reuse: dict[str, Any] | None = None  # how the prompt was made up; once admitted
+        self._is_admitted = False
+        self._reuse: dict[str, Any] | None = None  # how the prompt was made up; if admitted
         self._cost: PromptCost | None = None  # of prompts, as the engine has measured
         self._left = 0  # choices the engine has not ended yet
         self._submitted = False
@@ -78,6 +82,23 @@ class Listening:
         if self._submitted:
             self._worker.abort(self._asked.request.id)
 
+    @property
+    def session(self) -> str:
+        return self._begun.session
+
+    def paths(self, *, unnamed: bool) -> list[tuple[str, Ids]]:
+        """What was read and said on the branches of this turn, by their names; ``unnamed``: and
+        on paths without one, by the answer. Only of answers that are put away.
+        """
+        request = self._asked.request
+        prompt = request.ids[: len(request.ids) - request.said]
+        found = []
+        for choice in self._choices:
+            branch = choice.body.get("branch")
+            if choice.body.get("message") is not None and (branch is not None or unnamed):
+                found.append((str(branch or choice.id), prompt + choice.ids))
+        return found
+
     # -- while the engine works --------------------------------------------------------------------
 
     async def hear(self, loaded: Loaded) -> None:
@@ -88,7 +109,7 @@ class Listening:
                 batch = [await self._inbox.get()]
                 while not self._inbox.empty():
                     batch.append(self._inbox.get_nowait())
-                await self._take(batch, loaded)
+                await self._take(batch)
             self._cost = loaded.engine.prompt_cost
         except BaseException as error:
             self._error = error
@@ -125,7 +146,7 @@ class Listening:
         if placed is not None and placed.moved_on:
             self._say(telling.branched(placed))
 
-    async def _take(self, batch: list[engine.Event], loaded: Loaded) -> None:
+    async def _take(self, batch: list[engine.Event]) -> None:
         """Save the new words with their ids; then tell everything, in order."""
         now = time.monotonic()
         words = {
@@ -142,7 +163,7 @@ class Listening:
                 self._left -= 1
                 await self._finish(event)
             else:
-                self._pass_on(event, loaded)
+                self._pass_on(event)
 
     def _append_words(
         self, batch: list[engine.Event], words: Mapping[int, tuple[str, str]]
@@ -171,15 +192,16 @@ class Listening:
         if content:
             self._say(Event("delta", {"choice": choice, "text": content}))
 
-    def _pass_on(self, event: engine.Event, loaded: Loaded) -> None:
-        if isinstance(event, engine.Started):
-            self._reuse = reuse.record(self._asked, event.cached_tokens, loaded.tokenizer.decode)
+    def _pass_on(self, event: engine.Event) -> None:
+        self._is_admitted |= isinstance(event, engine.Started)
         told = telling.of_engine(event)
         if told is not None:
             self._say(told)
 
     async def _finish(self, event: engine.Finished) -> None:
         choice = self._choices[event.choice]
+        if self._is_admitted:
+            self._reuse = reuse.record(self._asked, event.spans, self._decode)
         self._say_words(event.choice, *choice.end(event, self._asked.request.said))
         if event.error and event.reason != FinishReason.ERROR:
             self._say(Event("notice", {"text": event.error, "code": "ended"}))
@@ -202,7 +224,8 @@ class Listening:
             raise self._error
         self._raise_failure()
         session = await self._desk.run(lambda: self._store.session(self._begun.session))
-        done = self._telling.done(session, [choice.body for choice in self._choices], self._cost)
+        bodies = [choice.body for choice in self._choices]
+        done = self._telling.done(session, bodies, self._cost, reuse.why(self._reuse))
         now = Filled(**done["context"])
         for event in crossing(Filled(len(self._asked.request.ids), now.limit), now):
             self._say(event)
@@ -229,7 +252,7 @@ class Listening:
         if self._error is not None and choice.finished is None:
             choice.fail(self._error)
         try:
-            ended = await self._desk.run(lambda: self._end(choice))
+            ended = await self._disk.saving(lambda: self._desk.run(lambda: self._end(choice)))
         except RadchatError as error:
             if not isinstance(error.__cause__, SaveFailed):
                 raise

@@ -1,16 +1,16 @@
 """How a prompt is made up: what of it was reused, and why each other part of it is computed.
 
 The one place for the causes. Asked twice of every answer: before it runs, with what a probe finds,
-for the line that tells of work done again; and when it is admitted, with what it really reuses, for
+for the line that tells of work done again; and at its end, with where its KV really came from, for
 the record kept with the answer (`radchat cache why`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from radchat.engine.request import Ids
+from radchat.engine.request import Ids, Span
 
 if TYPE_CHECKING:
     from radchat.daemon.asked import Asked
@@ -40,18 +40,41 @@ class Part(NamedTuple):
     why: str
 
 
-def parts_of(asked: Asked, cached: int) -> list[Part]:
-    """The computed parts of a prompt of which ``cached`` tokens are reused, in order."""
+def parts_of(asked: Asked, spans: Sequence[Span]) -> list[Part]:
+    """The computed parts of a prompt whose KV comes from ``spans``, in order."""
     num = len(asked.prepared.ids)
-    if cached == num - 1:
-        return [Part(cached, num, "last", "the next token is drawn from it")]
+    layout = list(_layout(asked))
     found: list[Part] = []
-    start = cached
-    for end, cause, why in _layout(asked):
-        if end > start:
-            found.append(Part(start, end, cause, why))
-            start = end
+    for span in spans:
+        if span.tier != "computed":
+            continue
+        if (span.start, span.end) == (num - 1, num):
+            found.append(Part(*span[:2], "last", "the next token is drawn from it"))
+            continue
+        start = span.start
+        for end, cause, why in layout:
+            if min(end, span.end) > start:
+                found.append(Part(start, min(end, span.end), cause, why))
+                start = min(end, span.end)
     return found
+
+
+def foreseen(num: int, device: int, disk: int, ranges: Iterable[tuple[int, int]]) -> list[Span]:
+    """Where the KV of a prompt of ``num`` tokens will come from: ``device`` of them, then ``disk``
+    of what is in the ranges, and the last one runs in any case.
+    """
+    at = min(device, num - 1)
+    spans = [Span(0, at, "device")] if at else []
+    for begin, end in ranges:
+        start, stop = max(begin, at), min(end, begin + disk, num - 1)
+        stop = min(stop, start + disk)
+        if stop <= start:
+            continue
+        if start > at:
+            spans.append(Span(at, start, "computed"))
+        spans.append(Span(start, stop, "disk"))
+        at, disk = stop, disk - (stop - start)
+    return [*spans, Span(at, num, "computed")]
 
 
 def _layout(asked: Asked) -> Iterator[tuple[int, Cause, str]]:
@@ -78,13 +101,16 @@ def _layout(asked: Asked) -> Iterator[tuple[int, Cause, str]]:
 
 
 def _lost(asked: Asked) -> tuple[Cause, str]:
-    """Why tokens that were computed before are not there."""
+    """Why tokens that were computed before are not there, nor on disk."""
     last = asked.prepared.last_answer
-    if last is not None and (last.model, last.dtype) != (asked.model, asked.dtype):
+    if last is None:
+        return "evicted", "it is no longer cached"
+    if (last.model, last.dtype) != (asked.model, asked.dtype):
         return "model", f"{last.model} {last.dtype} read it last"
-    if last is not None and last.created < asked.loaded_at:
-        return "evicted", "it is no longer cached: the model was loaded since"
-    return "evicted", "it is no longer cached"
+    gone = "it is no longer cached"
+    if last.created < asked.loaded_at:
+        gone += ": the model was loaded since"
+    return "evicted", gone + asked.excuse(last.created)
 
 
 def computed_again(parts: Sequence[Part]) -> tuple[int, str]:
@@ -98,28 +124,48 @@ def computed_again(parts: Sequence[Part]) -> tuple[int, str]:
 
 def about_s(num_tokens: int, cost: PromptCost | None) -> str:
     """How long a prompt of so many takes; nothing before that was measured."""
-    if cost is None:
+    return about(None if cost is None else cost.of(num_tokens))
+
+
+def about(seconds: float | None) -> str:
+    if seconds is None:
         return ""
-    seconds = cost.of(num_tokens)
     return f", about {seconds:.1f} s" if seconds >= 0.1 else ", less than 0.1 s"
 
 
-def record(asked: Asked, cached: int, decode: Callable[[Ids], str]) -> dict[str, Any]:
-    """What is kept with an answer whose prompt was admitted: only then it is known."""
+def record(asked: Asked, spans: Sequence[Span], decode: Callable[[Ids], str]) -> dict[str, Any]:
+    """What is kept with an answer whose prompt was admitted: where its KV came from.
+
+    What an abort left uncomputed counts as computed: it would have been.
+    """
     ids = asked.prepared.ids
-    parts = parts_of(asked, cached)
+    done = spans[-1].end if spans else 0
+    if done < len(ids):
+        spans = [*spans, Span(done, len(ids), "computed")]
+    parts = parts_of(asked, spans)
     ended = None
-    if parts[0].cause != "last":
+    if parts and parts[0].cause != "last":
+        at = parts[0].start
         ended = {
-            "position": cached,
-            "before": decode(ids[max(0, cached - AROUND) : cached]),
-            "token": decode(ids[cached : cached + 1]),
-            "after": decode(ids[cached + 1 : cached + 1 + AROUND]),
+            "position": at,
+            "before": decode(ids[max(0, at - AROUND) : at]),
+            "token": decode(ids[at : at + 1]),
+            "after": decode(ids[at + 1 : at + 1 + AROUND]),
         }
+    sums = {
+        tier: sum(span.end - span.start for span in spans if span.tier == tier)
+        for tier in ("device", "disk", "computed")
+    }
     return {
-        "matched": cached,
-        "restored": 0,
-        "computed": len(ids) - cached,
+        "matched": sums["device"],
+        "restored": sums["disk"],
+        "computed": sums["computed"],
         "parts": [part._asdict() for part in parts],
         "ended": ended,
     }
+
+
+def why(reuse: Mapping[str, Any] | None) -> str | None:
+    """Why most of what was computed again was; None where nothing was."""
+    parts = [] if reuse is None else [Part(**part) for part in reuse["parts"]]
+    return computed_again(parts)[1] or None

@@ -10,24 +10,20 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
-from radchat.config import FOREVER, SETTINGS, Config
-from radchat.daemon import views
+from radchat.config import Config
 from radchat.daemon.answering import Answer
 from radchat.daemon.arguments import ChatHead, FileText, Generate, Kind, Options
 from radchat.daemon.awake import awake_time
 from radchat.daemon.compact_plan import Compact
 from radchat.daemon.compacting import Compaction
+from radchat.daemon.control_methods import ControlMethods
 from radchat.daemon.engines import Engines
 from radchat.daemon.finding import find_session
 from radchat.daemon.streams import Running, Stream
-from radchat.daemon.why_methods import WhyMethods
 from radchat.daemon.worker import Worker
 from radchat.errors import RadchatError
-from radchat.models import registry
 from radchat.paths import Places
 from radchat.protocol import Event, State, Where
 from radchat_sessions.errors import StoreError
@@ -35,10 +31,11 @@ from radchat_sessions.errors import StoreError
 log = logging.getLogger(__name__)
 
 TICK_S = 1.0
+CLOSE_S = 8.0  # for the engines' KV to be written (engines.FLUSH_S) after the step in progress
 EXIT_BROKEN = 70
 
 
-class Service(WhyMethods):
+class Service(ControlMethods):
     def __init__(
         self,
         places: Places,
@@ -52,12 +49,11 @@ class Service(WhyMethods):
         engines = Engines(places, config, worker, available=available, clock=clock)
         super().__init__(places, config, worker, engines)
         self._answers: dict[str, tuple[Answer, Running]] = {}
-        self._tasks: set[Running] = set()
 
     # -- life ------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        await self._desk.open()
+        await asyncio.gather(self._desk.open(), self._disk.open())
         for left in self._desk.stored.recovered:
             kept = "kept as it was" if left.message is not None else "nothing had been said"
             log.info(
@@ -76,7 +72,12 @@ class Service(WhyMethods):
         for task in self._tasks - {task for _, task in self._answers.values()}:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        try:
+            await asyncio.wait_for(self._engines.close(), CLOSE_S)
+        except TimeoutError:
+            log.warning("the engines are still at work: what they have not written is not on disk")
         await asyncio.get_running_loop().run_in_executor(None, self._worker.stop)
+        await self._disk.close()
         await self._desk.close()
 
     @property
@@ -94,83 +95,17 @@ class Service(WhyMethods):
                 await self._engines.unload_idle()
                 if not self.busy:  # nothing ends in mid-answer
                     await self._expire_pins()
+                    await self._disk.tidy()
             except Exception:
                 log.exception("the service's look at itself failed")
 
     # -- control ---------------------------------------------------------------------------------
-
-    async def status(self) -> dict[str, Any]:
-        loaded, loading = self._engines.loaded, self._engines.loading
-        stats = [each.engine.stats() for each in self._engines.all]
-        return {
-            "model": None if loaded is None else loaded.name,
-            "dtype": None if loaded is None else loaded.dtype,
-            "device": "cpu",
-            "executor": "torch",
-            "kv": views.all_tiers_json(stats),
-            "running": sum(one["running"] for one in stats),
-            "waiting": sum(one["waiting"] for one in stats),
-            "answers": len(self._answers),
-            "loading": None
-            if loading is None
-            else {
-                "model": loading.name,
-                "done": round(100 * self._engines.share_loaded),
-                "total": 100,
-            },
-            "models": self._models(),
-            "locations": _locations(),
-            "home": self._home(),
-        }
-
-    def _home(self) -> dict[str, str]:
-        places = self._places
-        return {
-            "config": str(places.config_file),
-            "database": str(places.database),
-            "models": str(places.models),
-            "kv": str(places.kv),
-            "log": str(places.log),
-        }
-
-    def _models(self) -> list[dict[str, Any]]:
-        """What is loaded, the one used last first."""
-        return [
-            {
-                "name": loaded.name,
-                "dtype": loaded.dtype,
-                "context": loaded.context_length,
-                "users": loaded.users,
-                "bytes": loaded.model.num_bytes,
-                "kv_bytes": loaded.kv_bytes,
-                "kv_used_bytes": loaded.cached_tokens * loaded.bytes_per_token,
-                "kv_tokens": loaded.cached_tokens,
-                "until_s": self._engines.until(loaded),
-            }
-            for loaded in reversed(self._engines.all)
-        ]
 
     async def cancel(self, request: str) -> dict[str, Any]:
         found = self._answers.get(request)
         if found is not None:
             _end(*found)
         return {"cancelled": found is not None}
-
-    async def defaults(self) -> dict[str, Any]:
-        """The settings in force and where each comes from."""
-        values: dict[str, Any] = {}
-        for setting in SETTINGS:
-            value = getattr(self._config, setting.name)
-            if value == FOREVER:
-                value = "for ever"
-            elif hasattr(value, "tokens"):
-                value = {"bytes": value.bytes, "tokens": value.tokens}
-            values[setting.name] = {"value": value, "from": self._config.sources[setting.name]}
-        return {
-            "settings": values,
-            "device": "cpu",
-            "default_model": await asyncio.to_thread(registry.get_default, self._places),
-        }
 
     # -- answers ---------------------------------------------------------------------------------
 
@@ -266,8 +201,12 @@ class Service(WhyMethods):
         exact: bool = False,
         session: str | None = None,
         where: Where | None = None,
+        head: ChatHead | None = None,
+        restore: bool = False,
     ) -> Stream:
-        """Have a model ready: asked for, the session's, or the default."""
+        """Have a model ready: asked for, the session's, or the default. ``restore``: and then, when
+        that was told, the KV on disk of where the session stands, in the background.
+        """
         stream = Stream("models.load")
         wanted = "fp32" if exact else dtype
 
@@ -280,12 +219,16 @@ class Service(WhyMethods):
                 return None
 
         async def load() -> None:
+            if told := self._disk.tell_once():
+                stream.say(told)
             entry = await self._engines.choose(model, await self._desk.run(own))
             async with self._engines.using(entry, wanted, stream.say) as loaded:
+                asked = (where, session, head) if restore else (None, None, None)
                 body = {
                     "model": loaded.name,
                     "dtype": loaded.dtype,
                     "context": loaded.context_length,
+                    "restoring": await self._restore(*asked, loaded),
                 }
                 stream.say(Event("done", body))
 
@@ -294,11 +237,11 @@ class Service(WhyMethods):
 
     async def models_unload(self, model: str | None = None) -> dict[str, Any]:
         """Unload one model, in every dtype it is loaded in, or all."""
+        for task in self._restores:  # ahead of somebody who has gone, or goes
+            task.cancel()
+        await asyncio.gather(*self._restores, return_exceptions=True)
         gone = await self._engines.unload(model)
         return {"unloaded": bool(gone), "models": gone}
-
-    async def models_ps(self) -> dict[str, Any]:
-        return {"models": self._models()}
 
 
 def _end(answer: Answer, task: Running) -> None:
@@ -311,9 +254,3 @@ def _engine_broke(error: BaseException) -> None:
     log.critical("the engine is broken (%s): the daemon ends", type(error).__name__)
     logging.shutdown()
     os._exit(EXIT_BROKEN)
-
-
-def _locations() -> list[str]:
-    """Where our packages are loaded from; found, not imported: radchat_kernels brings torch."""
-    specs = (find_spec(name) for name in ("radchat", "radchat_kernels", "radchat_sessions"))
-    return [str(Path(spec.origin).parent) for spec in specs if spec is not None and spec.origin]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from radchat.daemon.base import Base, at_least, session_json
+from radchat.daemon.base import at_least, session_json
 from radchat.daemon.finding import find_session, find_store, moved, new_session, stands
 from radchat.daemon.held import Held, Snapshot, held_of
+from radchat.daemon.kept import Kept
 from radchat.errors import Busy, NotFound
 from radchat.protocol import Where
 from radchat_sessions.errors import NotFound as StoreNotFound
@@ -17,7 +18,7 @@ from radchat_sessions.store import Store
 _Gone = tuple[Session, list[dict[str, Held]], Removed]
 
 
-class SessionMethods(Base):
+class SessionMethods(Kept):
     async def sessions_list(
         self,
         where: Where,
@@ -84,8 +85,8 @@ class SessionMethods(Base):
         return await self._desk.run(work)
 
     async def sessions_rm(self, where: Where, sessions: list[str]) -> dict[str, Any]:
-        """Delete sessions, and forget the KV only they used; messages others share stay. None is
-        deleted where one is not found or has an answer running.
+        """Delete sessions, and forget the KV only they used, on disk too; messages others share
+        stay. None is deleted where one is not found or has an answer running.
         """
 
         def meant() -> list[str]:
@@ -99,14 +100,17 @@ class SessionMethods(Base):
 
         removed = []
         for ref in await self._desk.run(meant):
+            await self._unkeep(ref)
             snapshots = await self._snapshots()
 
             def work(ref: str = ref, snapshots: Sequence[Snapshot] = snapshots) -> _Gone:
                 store, place = self._place(where, ref, None)
-                held = [held_of(store, place.session.id, each) for each in snapshots]
-                return place.session, held, store.remove(place.session.id)
+                held = [held_of(store, ref, each) for each in snapshots]
+                self._drop_blocks(store, ref, set(store.remove(ref, dry_run=True).messages))
+                return place.session, held, store.remove(ref)
 
             gone, held, what = await self._desk.run(work)
+            await self._unkeep(ref)  # of a turn that has ended meanwhile
             for snapshot, mine in zip(snapshots, held, strict=True):
                 await self._forget(snapshot, mine, set(what.messages))
             removed.append(

@@ -23,8 +23,9 @@ def branched(placed: Placed) -> Event:
 def of_engine(event: engine.Event) -> Event | None:
     """What is told of anything but words and the end; None where nothing is."""
     if isinstance(event, engine.Started):
-        tiers = {"device": event.cached_tokens, "host": 0, "disk": 0}
-        computed = event.input_tokens - event.cached_tokens
+        device, disk = event.cached_tokens, event.disk_tokens
+        tiers = {"device": device, "host": 0, "disk": disk}
+        computed = event.input_tokens - device - disk
         body = {"input_tokens": event.input_tokens, "cached": tiers, "computed": computed}
         return Event("start", body)
     if isinstance(event, engine.GaveWay):
@@ -34,8 +35,8 @@ def of_engine(event: engine.Event) -> Event | None:
         )
         return Event("notice", {"text": text, "code": "pins", "tokens": event.tokens})
     if isinstance(event, engine.Progress) and event.computed_tokens < event.total_tokens:
-        body = {"stage": "extend", "done": event.computed_tokens, "total": event.total_tokens}
-        return Event("progress", body)
+        done, total = event.computed_tokens, event.total_tokens
+        return Event("progress", {"stage": event.stage, "done": done, "total": total})
     return None
 
 
@@ -98,9 +99,15 @@ class Telling:
         return body
 
     def done(
-        self, session: Session, bodies: Sequence[dict[str, Any]], cost: PromptCost | None
+        self,
+        session: Session,
+        bodies: Sequence[dict[str, Any]],
+        cost: PromptCost | None,
+        why: str | None,
     ) -> dict[str, Any]:
-        """The whole result, of the bodies of all its answers; ``cost`` of prompts, as measured."""
+        """The whole result, of the bodies of all its answers; ``cost`` of prompts, as measured;
+        ``why`` much of this one was computed again.
+        """
         first = bodies[0]
         usage = first["usage"]
         read, cached = usage["input_tokens"], usage["cached_input_tokens"]
@@ -122,6 +129,7 @@ class Telling:
                 "used": len(self._asked.request.ids) + longest,
                 "limit": self._asked.limit,
             },
+            "why": why,
             "saved_s": None if cost is None else cost.saved(read, cached),
         }
 

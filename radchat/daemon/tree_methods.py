@@ -11,6 +11,7 @@ from radchat.daemon.exchange_methods import ExchangeMethods
 from radchat.daemon.finding import Place, is_stored, moved, stands
 from radchat.daemon.held import held_of
 from radchat.daemon.pin_book import is_written
+from radchat.daemon.tiers import tiers_json
 from radchat.daemon.turns import shown
 from radchat.errors import NotFound, UsageError
 from radchat.protocol import Where
@@ -38,12 +39,13 @@ class TreeMethods(ExchangeMethods):
         at_least(1, depth=depth)
         loaded = await self._engine_of(lambda: self._tree_root(where, session, ref, head)[:2])
         snapshot = await self._snapshot(loaded) if show_cache or lru else None
-        tiers = views.tiers_json(await self._stats(loaded))
+        tiers = tiers_json(await self._stats(loaded), await self._disk.tier())
         pins = list(self._pins)
 
         def look() -> dict[str, Any]:
             store, place, root = self._tree_root(where, session, ref, head)
             held = {} if snapshot is None else held_of(store, place.session.id, snapshot)
+            disk = self._on_disk(store, place, loaded) if show_cache or lru else {}
             messages = views.subtree(store.messages(place.session.id), root)
             total = len(messages)
             named = {b.message for b in store.branches(place.session.id) if b.message}
@@ -58,7 +60,7 @@ class TreeMethods(ExchangeMethods):
                 if is_written(store, entry)
                 for message in store.path(entry.message)
             }
-            body = views.tree_json(store, place, messages, held, tiers, kept)
+            body = views.tree_json(store, place, messages, held, tiers, kept, disk)
             return {**body, "num_messages": total}
 
         return await self._desk.run(look)
@@ -254,12 +256,15 @@ class TreeMethods(ExchangeMethods):
     async def branch_rename(
         self, where: Where, old: str, new: str, session: str | None = None
     ) -> dict[str, Any]:
-        def work() -> dict[str, Any]:
+        def work() -> tuple[Store, dict[str, Any]]:
             store, place = self._place(where, session, None)
             store.rename_branch(place.session.id, old, new)
-            return {"session": place.session.id, "old": old, "branch": new}
+            return store, {"session": place.session.id, "old": old, "branch": new}
 
-        return await self._desk.run(work)
+        store, done = await self._desk.run(work)
+        await self._unkeep(done["session"], old)
+        await self._keep_branches(store, done["session"])
+        return done
 
     async def branch_delete(
         self, where: Where, name: str, session: str | None = None
@@ -269,7 +274,9 @@ class TreeMethods(ExchangeMethods):
             store.delete_branch(place.session.id, name)
             return {"session": place.session.id, "deleted": name}
 
-        return await self._desk.run(work)
+        done = await self._desk.run(work)
+        await self._unkeep(done["session"], name)
+        return done
 
     async def branch_label(
         self,

@@ -209,10 +209,14 @@ def _files(message: Message) -> list[FileText]:
 
 
 def _user_message(text: str, files: Sequence[FileText]) -> NewMessage:
-    parts: list[Part] = [{"type": "file", "name": f["name"], "text": f["text"]} for f in files]
+    parts = file_parts(files)
     if text or not parts:
         parts.append(text_part(text))
     return NewMessage("user", tuple(parts))
+
+
+def file_parts(files: Sequence[FileText]) -> list[Part]:
+    return [{"type": "file", "name": f["name"], "text": f["text"]} for f in files]
 
 
 # -- its ids ---------------------------------------------------------------------------------------

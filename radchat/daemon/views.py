@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from radchat.daemon.disk_paths import Ranges, num_in
 from radchat.daemon.finding import Place
 from radchat.daemon.held import Held
 from radchat.daemon.turns import shown
@@ -28,8 +29,11 @@ def tree_json(
     held: Mapping[str, Held],
     tiers: Mapping[str, Any],
     pinned: Collection[str],
+    disk: Mapping[str, Ranges],
 ) -> dict[str, Any]:
-    """``pinned``: the messages on the way to those that pins name."""
+    """``pinned``: the messages on the way to those that pins name; ``disk``: where on its path
+    each is on disk. A token counts in its fastest tier.
+    """
     session = place.session
     spans = store.spans(session.id)
     now = time.time()
@@ -38,10 +42,12 @@ def tree_json(
         if label.kind == "label":
             labels.setdefault(label.message, []).append(label.value)
     branches = {b.name: b.message for b in store.branches(session.id) if b.message is not None}
-    rows = []
+    rows, on_disk = [], 0
     for message in messages:
         tokens, twice = _tokens(spans, message)
         mine = held.get(message.id, Held())
+        only = _only_on_disk(spans.get(message.id), disk.get(message.id), mine, twice)
+        on_disk += only
         age = None if mine.last_used is None else max(0.0, now - mine.last_used)
         rows.append(
             {
@@ -50,7 +56,7 @@ def tree_json(
                 "role": message.role,
                 "text": shown(message),
                 "tokens": tokens,
-                "cached": {"device": max(mine.device - twice, 0), "host": 0, "disk": 0},
+                "cached": {"device": max(mine.device - twice, 0), "host": 0, "disk": only},
                 "last_used_s": age,
                 "hits": mine.hits if mine.device else None,
                 "pinned": message.id in pinned and (mine.pinned or not mine.device),
@@ -71,8 +77,15 @@ def tree_json(
         "messages": rows,
         "num_messages": len(messages),
         "shared_tokens": _shared_tokens(store, list(branches.values()), spans),
-        "tiers": _tiers_of(held, tiers),
+        "tiers": _tiers_of(held, tiers, on_disk),
     }
+
+
+def _only_on_disk(span: Span | None, ranges: Ranges | None, mine: Held, twice: int) -> int:
+    """Tokens of a message that are on disk and not on the device."""
+    if span is None or ranges is None:
+        return 0
+    return num_in(ranges, span.start + max(twice, mine.device), span.stop)
 
 
 def _tokens(spans: Mapping[str, Span], message: Message) -> tuple[int | None, int]:
@@ -94,14 +107,17 @@ def tokens_of(store: Store, session: str, path: Sequence[Message]) -> list[int |
     return [_tokens(spans, message)[0] for message in path]
 
 
-def _tiers_of(held: Mapping[str, Held], tiers: Mapping[str, Any]) -> dict[str, Any]:
+def _tiers_of(held: Mapping[str, Held], tiers: Mapping[str, Any], on_disk: int) -> dict[str, Any]:
     """The session's own part of the tiers; the budgets are the whole cache's."""
-    device = tiers.get("device")
-    if not device:
-        return dict(tiers)
-    tokens = min(sum(mine.device for mine in held.values()), device["tokens"])
-    num_bytes = tokens * device["budget_bytes"] // max(device["budget_tokens"], 1)
-    return {**tiers, "device": {**device, "tokens": tokens, "bytes": num_bytes}}
+    own = dict(tiers)
+    if device := tiers.get("device"):
+        tokens = min(sum(mine.device for mine in held.values()), device["tokens"])
+        num_bytes = tokens * device["budget_bytes"] // max(device["budget_tokens"], 1)
+        own["device"] = {**device, "tokens": tokens, "bytes": num_bytes}
+    if disk := tiers.get("disk"):
+        num_bytes = on_disk * disk["bytes"] // max(disk["tokens"], 1)
+        own["disk"] = {**disk, "tokens": on_disk, "bytes": num_bytes}
+    return own
 
 
 def _shared_tokens(store: Store, heads: Sequence[str], spans: Mapping[str, Span]) -> int:
@@ -203,75 +219,6 @@ def log_json(store: Store, place: Place, at: str | None, last_turns: int | None)
         "branch": place.branch,
         "head": place.message,
         "messages": rows,
-    }
-
-
-# -- cache -----------------------------------------------------------------------------------------
-
-
-def tiers_json(stats: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The whole cache by tier; budgets are ceilings."""
-    if stats is None:
-        return {}
-    tokens, sizes = stats["tokens"], stats["bytes"]
-    used = tokens["total"] - tokens["free"]
-    return {
-        "device": {
-            "tokens": used,
-            "bytes": sizes["total"] - sizes["free"],
-            "budget_bytes": sizes["total"],
-            "budget_tokens": tokens["total"],
-        }
-    }
-
-
-def all_tiers_json(stats: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The tiers of all loaded models together."""
-    total: dict[str, Any] = {}
-    for tiers in map(tiers_json, stats):
-        for tier, counts in tiers.items():
-            sums = total.setdefault(tier, dict.fromkeys(counts, 0))
-            total[tier] = {key: sums[key] + counts[key] for key in counts}
-    return total
-
-
-STATS = (
-    "hit_rate",
-    "requests",
-    "input_tokens",
-    "cached_tokens",
-    "output_tokens",
-    "rows_run",
-    "steps",
-    "retractions",
-    "prefill_tokens_per_s",
-    "page_size",
-    "bytes_per_token",
-)
-
-
-def stats_json(stats: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Without a model there is no cache to measure (null), and nothing that could go (0)."""
-    if stats is None:
-        return {
-            "tiers": {},
-            "total_tokens": None,
-            "free_tokens": None,
-            "evictable_tokens": 0,
-            "pinned_tokens": 0,
-            "locked_tokens": 0,
-            **dict.fromkeys(STATS),
-            "requests": 0,
-        }
-    tokens = stats["tokens"]
-    return {
-        "tiers": tiers_json(stats),
-        "total_tokens": tokens["total"],
-        "free_tokens": tokens["free"],
-        "evictable_tokens": tokens["evictable"],
-        "pinned_tokens": tokens["pinned"],
-        "locked_tokens": tokens["locked"],
-        **{name: stats[name] for name in STATS},
     }
 
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from radchat.daemon.arguments import ChatHead
 from radchat.daemon.context_methods import ContextMethods
+from radchat.daemon.disk_paths import num_in
+from radchat.daemon.forecast import Path
 from radchat.daemon.turns import shown
-from radchat.engine.request import Ids
+from radchat.engine.request import Ids, Tiers
 from radchat.errors import InvalidInput, NotFound
 from radchat.protocol import Where
 from radchat_sessions.messages import Message
 from radchat_sessions.store import Store
 
-_Found = tuple[dict[str, Any], list[tuple[Message, Ids]]]
+_Found = tuple[Store, dict[str, Any], list[tuple[Message, Ids]]]
 
 
 class WhyMethods(ContextMethods):
@@ -33,19 +36,22 @@ class WhyMethods(ContextMethods):
             for answer in _answers(store, target.session, target.message):
                 assert answer.prompt is not None
                 asked.append((answer, _asked_ids(store, answer)))
-            return about, asked
+            return store, about, asked
 
-        about, asked = await self._desk.run(look)
-        rows = [_answer_json(*pair, await self._cached_now(*pair)) for pair in asked]
+        store, about, asked = await self._desk.run(look)
+        rows = [_answer_json(*pair, await self._tiers_now(store, *pair)) for pair in asked]
         return {**about, "answers": rows}
 
-    async def _cached_now(self, answer: Message, ids: Ids) -> int | None:
-        """How many are cached now, for the model and dtype that answered; None: not loaded."""
+    async def _tiers_now(self, store: Store, answer: Message, ids: Ids) -> Tiers | None:
+        """Where it is now, for the model and dtype that answered; None: not loaded, nor on disk."""
         mine = answer.model, answer.dtype
         engines = [each.engine for each in self._engines.all if (each.name, each.dtype) == mine]
-        if not engines:
-            return None
-        return await self._worker.call(lambda: engines[0].probe(ids))
+        if engines:
+            return await self._worker.call(lambda: engines[0].probe_tiers(ids))
+        path = Path(ids, *mine, "", answer.created)
+        kept = await asyncio.to_thread(self._path_on_disk, store, path)
+        num = num_in(kept, 0, len(ids))
+        return Tiers(0, num) if num else None
 
 
 def _answers(store: Store, session: str, message: str | None) -> list[Message]:
@@ -76,13 +82,14 @@ def _asked_ids(store: Store, answer: Message) -> Ids:
     return ids
 
 
-def _answer_json(answer: Message, ids: Ids, cached: int | None) -> dict[str, Any]:
+def _answer_json(answer: Message, ids: Ids, tiers: Tiers | None) -> dict[str, Any]:
     usage, num = answer.usage or {}, len(ids)
     unknown = dict.fromkeys(("matched", "restored", "computed", "parts", "ended"))
     now = None
-    if cached is not None:
-        device = min(cached, num - 1)  # the last one always runs
-        now = {"device": device, "host": 0, "disk": 0, "computed": num - device}
+    if tiers is not None:
+        device = min(tiers.device, num - 1)  # the last one always runs
+        disk = min(tiers.disk, num - 1 - device)
+        now = {"device": device, "host": 0, "disk": disk, "computed": num - device - disk}
     return {
         "message": answer.id,
         "parent": answer.parent,

@@ -13,12 +13,12 @@ import gc
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from typing import Protocol, TypeVar
 
-from radchat.engine.request import Event, Finished, Request
+from radchat.engine.request import Event, Finished, Ids, Request
 
 T = TypeVar("T")
 E = TypeVar("E", bound="EngineLike")
@@ -39,6 +39,8 @@ class EngineLike(Protocol):
     def step(self) -> list[Event]: ...
     def check_idle(self) -> None: ...
     def save(self) -> bool: ...  # True: there may be more to do
+    def keep(self, name: str, ids: Ids) -> None: ...
+    def flush(self, timeout_s: float) -> bool: ...  # True: all that is kept is on disk
     def close(self) -> None: ...
 
 
@@ -91,25 +93,35 @@ class Worker:
 
         return await self.call(add)
 
-    async def remove(self, keys: Iterable[str]) -> None:
+    async def remove(self, keys: Iterable[str], within_s: float) -> list[str]:
         """Let go of engines; their memory is free when this returns, if nobody else holds them.
 
         What is asked for happens, also if whoever asked is cancelled, and at once: an engine that
         is installed under one of these keys afterwards stays. Keys without an engine are ignored.
+        Kept paths are written first, for no longer than ``within_s``; the keys of those that had
+        not all of them on disk by then.
         """
         doomed = list(keys)
 
-        def drop() -> None:
-            for key in doomed:
-                if key in self._engines:
-                    self._engines.pop(key).close()
-                self._unchecked.discard(key)
-                self._unsaved.discard(key)
+        def drop() -> list[str]:
+            deadline = time.monotonic() + within_s
+            left = [key for key in doomed if not self._drop(key, deadline)]
             gc.collect()  # an engine's parts know each other
+            return left
 
-        future: Future[None] = Future()
+        future: Future[list[str]] = Future()
         self._inbox.put(lambda: _settle(future, drop))
-        await asyncio.shield(asyncio.wrap_future(future))
+        return await asyncio.shield(asyncio.wrap_future(future))
+
+    def keep(self, key: str, paths: Sequence[tuple[str, Ids]]) -> None:
+        """Have named paths of an engine on disk, when it is idle."""
+
+        def tell() -> None:
+            for name, ids in paths:
+                if key in self._engines:
+                    self._engines[key].keep(name, ids)
+
+        self._inbox.put(tell)
 
     async def submit(self, key: str, request: Request, sink: Sink) -> None:
         """Hand a request to an engine; ``sink`` gets its events on the caller's event loop.
@@ -146,6 +158,17 @@ class Worker:
             self._on_broken(error)
         for engine in self._engines.values():
             engine.close()
+
+    def _drop(self, key: str, deadline: float) -> bool:
+        """True: nothing of it was left unwritten."""
+        engine = self._engines.pop(key, None)
+        self._unchecked.discard(key)
+        self._unsaved.discard(key)
+        if engine is None:
+            return True
+        is_written = engine.flush(max(0.0, deadline - time.monotonic()))
+        engine.close()
+        return is_written
 
     def _step(self, key: str) -> None:
         engine = self._engines[key]  # held for the step only

@@ -124,7 +124,8 @@ def test_where_memory_does_not_hold_both_the_old_one_goes_and_one_line_says_so(
             back = await home.ask("", kind="retry", ref=_message(first), session=first["session"],
                                   model="tiny")  # fmt: skip
             assert "model_swap" in notices(back)
-            assert back[-1].data["usage"]["cached_input_tokens"] == 0
+            assert back[-1].data["cache"]["device"] == 0
+            assert back[-1].data["cache"]["disk"] >= told[0]["tokens"] - 16  # whole pages were told
             same = await home.on_desk(
                 lambda store: [
                     list(store.prompt_ids(str(store.message(done).prompt)))
@@ -438,7 +439,7 @@ def test_each_session_is_shown_the_cache_of_its_own_model(tmp_path: Path) -> Non
             await home.service.models_unload("other")
             tree = await home.service.tree(WHERE, session="b", show_cache=True)
             assert sum(m["cached"]["device"] for m in tree["messages"]) == 0
-            assert tree["tiers"] == {}
+            assert tree["tiers"].keys() <= {"disk"}
 
     run(main())
 

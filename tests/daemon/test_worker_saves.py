@@ -74,7 +74,7 @@ def test_an_engine_that_is_removed_or_left_at_the_end_has_no_threads() -> None:
         for key in ("a", "b"):
             await install_and_save(worker, key)
         assert writers() == 2
-        await worker.remove(["a", "nobody"])
+        assert await worker.remove(["a", "nobody"], 5.0) == []
         assert writers() == 1
         worker.stop()
         assert writers() == 0

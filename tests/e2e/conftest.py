@@ -80,12 +80,15 @@ def shell(home: Home) -> Shell:
 
 @pytest.fixture(scope="module")
 def shared(sources: str, tiny: Path, other: Path) -> Iterator[Home]:
-    """A home whose daemon serves all tests of a module that leave it as it was."""
+    """A home whose daemon serves all tests of a module that leave it as it was. What its cache has
+    forgotten is gone: its KV is not kept on disk.
+    """
     home = Home(
         sources,
         {"tiny": tiny, "other": other},
         RADCHAT_KV_DEVICE=POOL,
         RADCHAT_CHECK="1",
+        RADCHAT_PERSIST="off",
     )
     yield home
     home.close()

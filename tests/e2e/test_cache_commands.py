@@ -173,7 +173,7 @@ def test_removing_a_session_forgets_the_kv_only_it_used(bushy: Shell) -> None:
 
 
 def test_the_oldest_chat_goes_first_when_the_pool_is_full(homes: Homes) -> None:
-    home: Home = homes(RADCHAT_KV_DEVICE="480tok")
+    home: Home = homes(RADCHAT_KV_DEVICE="480tok", RADCHAT_PERSIST="off")
     old, new, third = (Shell(home, name, EXACT) for name in ("1", "2", "3"))
     old.ask("the old chat " * 9)
     new.ask("the new chat " * 9)

@@ -53,7 +53,7 @@ def test_a_path_whose_kv_is_gone_is_told_before_it_is_computed_again(
     (line,) = told(seen)
     assert re.fullmatch(
         rf"this recomputes {line['tokens']:,} tokens, (about|less than) [\d.]+ s: "
-        "it is no longer cached",
+        r"it is no longer cached \(KV is not kept on disk: persist = off\)",
         line["text"],
     )
     names = [event.name for event in seen]

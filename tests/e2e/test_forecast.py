@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 import sys
 
-from tests.e2e.conftest import EXACT
+import pytest
+
+from tests.e2e.conftest import EXACT, Homes
 from tests.e2e.harness import Terminal
-from tests.e2e.homes import Home, Shell
+from tests.e2e.homes import Shell
 from tests.waiting import PATIENCE
 
 LONG = "a long talk about what was and is. " * 12
@@ -46,8 +48,9 @@ def test_a_small_part_is_not_worth_a_line(terminal: Shell) -> None:
 
 
 def test_with_no_model_loaded_all_of_it_is_to_be_read_and_none_is_loaded_to_say_so(
-    home: Home,
+    homes: Homes,
 ) -> None:
+    home = homes(RADCHAT_PERSIST="off")
     shell = Shell(home, "1", EXACT)
     first = shell.quick(LONG)
     shell("models", "stop")
@@ -57,8 +60,9 @@ def test_with_no_model_loaded_all_of_it_is_to_be_read_and_none_is_loaded_to_say_
     assert home.status()["models"] == []
 
 
-def test_an_open_chat_says_it_wherever_it_goes(home: Home) -> None:
+def test_an_open_chat_says_it_wherever_it_goes(homes: Homes) -> None:
     """`-c`, `/switch` and `/sessions`; and the cache is at hand there."""
+    home = homes(RADCHAT_PERSIST="off")
     shell = Shell(home, "1", EXACT)
     first = shell.quick(LONG)
     name = shell.json("sessions", "show")["name"]
@@ -93,7 +97,11 @@ def test_an_open_chat_says_it_wherever_it_goes(home: Home) -> None:
         assert terminal.wait_end(PATIENCE) == 0
 
 
-def test_a_session_taken_up_again_says_it_before_its_first_prompt(home: Home) -> None:
+@pytest.mark.parametrize("persist", ["auto", "off"])
+def test_a_session_taken_up_again_says_it_before_its_first_prompt(
+    homes: Homes, persist: str
+) -> None:
+    home = homes(RADCHAT_PERSIST=persist)
     shell = Shell(home, "1", EXACT)
     first = shell.quick(LONG)
     name = shell.json("sessions", "show")["name"]
@@ -101,6 +109,8 @@ def test_a_session_taken_up_again_says_it_before_its_first_prompt(home: Home) ->
     env = {**shell.env, "TERM": "xterm-256color"}
     command = [sys.executable, "-P", "-m", "radchat", "chat", "-r", name, *EXACT]
     with Terminal(command, env, cwd=shell.folder, rows=50, columns=120) as terminal:
-        terminal.wait_for(
-            f"going on here recomputes {len(home.ids(first['message'])):,} tokens: ", PATIENCE
-        )
+        num = len(home.ids(first["message"]))
+        line = f"going on here recomputes {num:,} tokens: "
+        if persist == "auto":  # all but the last, which has not run
+            line = f"going on here restores {num - 1:,} of {num:,} tokens from disk"
+        terminal.wait_for(line, PATIENCE)

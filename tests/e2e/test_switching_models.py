@@ -89,7 +89,7 @@ def test_where_memory_holds_one_a_switch_is_told_in_one_line_and_the_stored_ids_
     back = shell.say("go on", "-m", "tiny")
     known = home.ids(first["message"])
     assert home.prompt_ids(back["message"])[: len(known)] == known
-    assert back["usage"]["cached_input_tokens"] == 0
+    assert (back["cache"]["device"], back["cache"]["disk"]) == (0, len(known) - 1)
     assert shell.json("sessions", "show")["model"] == "tiny"
 
 

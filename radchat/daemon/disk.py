@@ -1,0 +1,227 @@
+"""The disk tier as the daemon has it: one store of KV blocks for all models, or why there is none.
+
+Nothing here loads a model: which folder of the store is a model's is told by its files. The store
+may be asked from any thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from radchat.config import MOST_DISK_BYTES, Config, kv_disk_default
+from radchat.errors import InvalidInput, RadchatError
+from radchat.paths import Places
+from radchat.protocol import Event
+from radchat_sessions.errors import SaveFailed
+from radchat_sessions.kv_store import KVFolder, KVStore, KVUnavailable
+
+if TYPE_CHECKING:
+    from radchat_sessions.kv_store import KVStats
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+DTYPES = ("bf16", "fp32")  # a model's KV has one of these
+NAMING_FILES = ("radchat.json", "config.json", "tokenizer.json")  # what tells a folder's content
+TIDY_EVERY_S = 30.0  # after all was in order
+TIDY_STEPS = 100  # at most, where somebody waits
+OFF = "KV is not kept on disk"
+
+
+def kept_name(session: str, branch: str) -> str:
+    """What the engine calls the path of a branch; no other's name begins with it."""
+    return f"{session}/{branch}\n"
+
+
+class Disk:
+    """``store`` is None where KV is not kept, and ``why_not`` says why, for the user. ``opened`` is
+    there also where that was chosen and KV lies there from before: to delete of it.
+    """
+
+    def __init__(self, places: Places, config: Config) -> None:
+        self._places, self._config = places, config
+        self.store: KVStore | None = None
+        self.opened: KVStore | None = None
+        off = "persist = off" if config.persist == "off" else None
+        off = off or ("kv_disk = 0" if config.kv_disk == 0 else None)
+        self.why_not: str | None = None if off is None else f"{OFF}: {off}"
+        self._is_told = off is not None  # who has chosen it knows
+        self._names: dict[tuple[Path, str], tuple[tuple[int, ...], str]] = {}
+        self._num_bad, self._bad_at = 0, 0.0  # damaged blocks seen dropped, and when the last was
+        self._tidy_at = 0.0
+
+    @property
+    def keeps_unnamed(self) -> bool:
+        """Paths without a branch, too."""
+        return self._config.persist == "always"
+
+    # -- its life --------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        await asyncio.to_thread(self._open)
+
+    def _open(self) -> None:
+        config, folder = self._config, self._places.kv
+        if self.why_not is not None and not folder.is_dir():
+            return
+        try:
+            self.opened = KVStore.open(
+                folder,
+                budget=MOST_DISK_BYTES if config.kv_disk is None else config.kv_disk,
+                hourly=None if self.keeps_unnamed else config.kv_disk_hourly,
+            )
+        except KVUnavailable as error:
+            self.why_not = self.why_not or f"{OFF}: {error.message}"
+            log.warning("%s", error.message)
+            return
+        if config.kv_disk is None:  # what KV has taken already counts as free
+            held = self.opened.stats().bytes
+            self.opened.budget = kv_disk_default(shutil.disk_usage(folder).free + held)
+        self.store = None if self.why_not else self.opened
+
+    async def close(self) -> None:
+        opened, self.opened, self.store = self.opened, None, None
+        self.why_not = self.why_not or f"{OFF}: the daemon is stopping"
+        if opened is not None:
+            await asyncio.to_thread(opened.close)
+
+    async def tidy(self) -> None:
+        """Some idle work, when there is any."""
+        if self.opened is None or time.monotonic() < self._tidy_at:
+            return
+        if not await asyncio.to_thread(self.opened.tidy):
+            self._tidy_at = time.monotonic() + TIDY_EVERY_S
+
+    async def forget_removed(self) -> None:
+        """What was deleted is overwritten, now and not when the daemon is idle."""
+        opened = self.opened
+        if opened is not None:
+            await asyncio.to_thread(lambda: any(not opened.tidy() for _ in range(TIDY_STEPS)))
+
+    async def saving(self, save: Callable[[], Awaitable[T]]) -> T:
+        """KV goes before conversations: where the disk is full, room is made, and ``save`` tried
+        once more.
+        """
+        try:
+            return await save()
+        except RadchatError as error:
+            if not isinstance(error.__cause__, SaveFailed) or not await self._make_room():
+                raise
+        return await save()
+
+    async def _make_room(self) -> bool:
+        opened = self.opened
+        if opened is None:
+            return False
+
+        def shrink() -> bool:
+            before = opened.stats().bytes
+            opened.make_room()
+            return opened.stats().bytes < before
+
+        return await asyncio.to_thread(shrink)
+
+    def tell_once(self) -> Event | None:
+        """That KV is not kept, unless that was chosen: once in a daemon's life."""
+        if self._is_told or self.why_not is None:
+            return None
+        self._is_told = True
+        return Event("notice", {"text": self.why_not, "code": "persist_off"})
+
+    def require(self) -> KVStore:
+        if self.store is None:
+            raise InvalidInput(self.why_not or OFF)
+        return self.store
+
+    # -- whose blocks ----------------------------------------------------------------------------
+
+    def blocks(self, fingerprint: str) -> KVFolder | None:
+        return None if self.store is None else self.store.of(fingerprint)
+
+    def of_model(self, folder: Path, dtype: str | None) -> KVFolder | None:
+        """The blocks of a converted model in a dtype; where none is known, in the first that has
+        any. Reads small files once, as long as they stay as they are.
+        """
+        if self.store is None:
+            return None
+        try:
+            if dtype is not None:
+                return self.store.of(self._fingerprint(folder, dtype))
+            held = self.store.stats().by_fingerprint
+            names = (self._fingerprint(folder, each) for each in DTYPES)
+            return next((self.store.of(name) for name in names if name in held), None)
+        except (RadchatError, OSError, ValueError):  # the model is broken: nothing is its own
+            return None
+
+    def _fingerprint(self, folder: Path, dtype: str) -> str:
+        from radchat.engine.fingerprint import fingerprint
+
+        state = tuple((folder / name).stat().st_mtime_ns for name in NAMING_FILES)
+        known = self._names.get((folder, dtype))
+        if known is None or known[0] != state:
+            known = self._names[folder, dtype] = state, fingerprint(folder, dtype)
+        return known[1]
+
+    # -- what is told ----------------------------------------------------------------------------
+
+    def excuse(self, since: float, *, is_ephemeral: bool = False) -> str:
+        """What to say of tokens that were computed at ``since`` (wall clock) and are on no tier."""
+        if is_ephemeral:  # never on disk: nothing to excuse
+            return ""
+        if self.store is None:
+            return f" ({self.why_not})"
+        reason = ""
+        if since < self.store.made_at:
+            reason = " (the KV folder is new)"
+        elif since < self._dropped_at():
+            reason = " (a damaged block was dropped)"
+        return f", and nothing of it is on disk{reason}"
+
+    def _dropped_at(self) -> float:
+        """About when the last damaged block was dropped; 0 for never."""
+        if self.store is not None and self.store.num_bad > self._num_bad:
+            self._num_bad, self._bad_at = self.store.num_bad, time.time()
+        return self._bad_at
+
+    def left(self) -> str:
+        """Why something was not written."""
+        if self.store is None:
+            return self.why_not or OFF
+        if self.store.trouble is not None:
+            return self.store.trouble
+        stats = self.store.stats()
+        if stats.hourly is not None and stats.written_bytes >= stats.hourly:
+            return (
+                f"{stats.written_bytes:,} bytes were written in the last hour, and kv_disk_hourly "
+                f"is {stats.hourly:,}"
+            )
+        return "there was no time or no room for it"
+
+    async def tier(self) -> dict[str, Any] | None:
+        """The whole tier in numbers; None where there is none."""
+        return None if self.store is None else tier_json(await asyncio.to_thread(self.store.stats))
+
+    def about(self) -> dict[str, Any]:
+        return {
+            "persist": self._config.persist,
+            "persist_off": self.why_not,
+            "disk_trouble": None if self.store is None else self.store.trouble,
+        }
+
+
+def tier_json(stats: KVStats) -> dict[str, Any]:
+    return {
+        "tokens": stats.tokens,
+        "bytes": stats.bytes,
+        "budget_bytes": stats.budget,
+        "blocks": stats.blocks,
+        "free_bytes": stats.free_bytes,
+        "written_bytes": stats.written_bytes,
+        "hourly_bytes": stats.hourly,
+    }

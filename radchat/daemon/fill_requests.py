@@ -1,0 +1,118 @@
+"""Requests that say nothing: they have KV restored, or computed, ahead of who will need it."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, NamedTuple
+
+from radchat.daemon import telling
+from radchat.daemon.arguments import FileText
+from radchat.daemon.past import Past, turn
+from radchat.daemon.reuse import about
+from radchat.daemon.turns import file_parts
+from radchat.engine.conversation import Settings, Turn
+from radchat.engine.cuts import common_ids
+from radchat.engine.request import Event as EngineEvent
+from radchat.engine.request import (
+    Fill,
+    Finished,
+    Ids,
+    Priority,
+    Progress,
+    Request,
+    SamplingParams,
+)
+from radchat.protocol import Event
+from radchat_sessions.content import text_part
+from radchat_sessions.store import Store
+
+if TYPE_CHECKING:
+    from radchat.daemon.forecast import Path
+    from radchat.daemon.loaded import Loaded
+    from radchat.daemon.worker import Worker
+
+# Words that begin in ways of their own: what the ids before them have in common stands, whatever is
+# typed. A guess too long costs nothing: a match ends where the ids differ.
+WORDS = ("a", "7", "\nZ")
+
+
+class Wanted(NamedTuple):
+    """A path somebody wants to have the KV of."""
+
+    store: Store
+    session: str
+    name: str
+    branch: str | None  # that ends there
+    message: str
+    path: Path
+
+
+async def fill(
+    worker: Worker, loaded: Loaded, how: Fill, ids: Ids, say: Callable[[Event], None]
+) -> Finished:
+    """In the background; whoever is cancelled here has the request ended. What was restored or
+    computed by then stays.
+    """
+    inbox: asyncio.Queue[EngineEvent] = asyncio.Queue()
+    name, params = secrets.token_hex(8), SamplingParams()
+    request = Request(name, ids, params, priority=Priority.BACKGROUND, fill=how)
+    finished: Finished | None = None
+    try:
+        await worker.submit(loaded.key, request, inbox.put_nowait)
+    except asyncio.CancelledError:
+        worker.abort(request.id)  # it may have got there
+        raise
+    try:
+        while finished is None:
+            event = await inbox.get()
+            if isinstance(event, Finished):
+                finished = event
+            elif isinstance(event, Progress) and (told := telling.of_engine(event)):
+                say(told)
+    finally:
+        if finished is None:
+            worker.abort(request.id)
+            while not isinstance(await inbox.get(), Finished):
+                pass
+    return finished
+
+
+def prediction(num: int, disk: int, loaded: Loaded) -> Event:
+    """What is told before tokens are restored."""
+    text = f"{num:,} tokens: {disk:,} on disk{about(loaded.engine.load_seconds(disk))}"
+    return Event("notice", {"text": text, "code": "restore", "tokens": disk})
+
+
+def after_path(loaded: Loaded, wanted: Wanted) -> Ids:
+    """The ids that the next turn after a path begins with, whatever its words. On the desk."""
+    store = wanted.store
+    path, clock = store.path(wanted.message), store.session(wanted.session).clock
+    known = Past(store, path).turns(loaded.tokenizer.hash)
+    settings = Settings(clock=datetime.fromisoformat(clock))
+    if path[-1].role != "assistant":  # nobody has answered it: that is next
+        return loaded.template.prompt(known, [], settings, limit=loaded.context_length).ids
+    return _before_words(loaded, known, (), settings)
+
+
+def with_files(loaded: Loaded, system: str | None, files: Sequence[FileText]) -> Ids:
+    """The ids that the first turn of a session begins with, with these files. On the desk."""
+    said = loaded.model.system if system is None else system
+    known = [turn("system", [text_part(said)])] if said else []
+    return _before_words(loaded, known, files, Settings(clock=datetime.now().astimezone()))
+
+
+def _before_words(
+    loaded: Loaded, known: Sequence[Turn], files: Sequence[FileText], settings: Settings
+) -> Ids:
+    limit = loaded.context_length
+    prompts = [
+        loaded.template.prompt(
+            known, [turn("user", [*file_parts(files), text_part(word)])], settings, limit=limit
+        ).ids
+        for word in WORDS
+    ]
+    first, *others = prompts
+    return first[: min(common_ids(first, other) for other in others)]

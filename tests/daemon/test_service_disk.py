@@ -1,0 +1,514 @@
+"""The service with a disk tier: what outlives it, what is said of it, what never gets there."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from radchat.errors import InvalidInput
+from radchat.protocol import Event
+from radchat_sessions.content import pack_ids
+from radchat_sessions.errors import SaveFailed
+from tests.daemon.services import GREEDY, WHERE, House, house, named, notices, run
+from tests.daemon.services import StumblingStore as Stumbling
+
+LONG_TEXT = "the quick brown fox jumps over the lazy dog and " * 16  # 768 tokens
+OTHER_TEXT = "sphinx of black quartz judge my vow at once now " * 16
+
+
+def kv_files(home: House) -> list[Path]:
+    return sorted(home.places.kv.rglob("*.safetensors"))
+
+
+def words_on_disk(home: House, raw: bytes) -> bool:
+    """Whether any file under kv/ holds these bytes."""
+    return any(raw in path.read_bytes() for path in home.places.kv.rglob("*") if path.is_file())
+
+
+async def last(events: AsyncIterator[Event]) -> dict[str, Any]:
+    """The end of a stream; raises its error."""
+    return [event async for event in events][-1].data
+
+
+async def ids_of(home: House, message: str) -> Any:
+    return await home.on_desk(lambda store: store.ids(message))
+
+
+async def save(home: House, **args: Any) -> dict[str, Any]:
+    return await last(home.service.cache_save(WHERE, **args))
+
+
+def disk_of(tree: dict[str, Any]) -> int:
+    return sum(message["cached"]["disk"] for message in tree["messages"])
+
+
+# -- what outlives the daemon ----------------------------------------------------------------------
+
+
+def test_a_turn_after_a_restart_restores_its_path_and_says_so(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path / "a") as home:
+            first = await home.say(LONG_TEXT, new_session=True)
+            warm = await home.say("and on")
+        async with house(tmp_path / "b") as home:
+            again = await home.say(LONG_TEXT, new_session=True)
+            assert again["branches"][0]["text"] == first["branches"][0]["text"]
+        async with house(tmp_path / "b") as home:
+            tree = await home.service.tree(WHERE, show_cache=True)
+            assert home.service._engines.all == []
+            num = first["usage"]["input_tokens"]
+            on_disk = disk_of(tree)
+            assert num <= on_disk == tree["tiers"]["disk"]["tokens"]
+            assert tree["tiers"]["disk"]["bytes"] > 0
+            assert sum(m["cached"]["device"] for m in tree["messages"]) == 0
+            stats = await home.service.cache_stats(WHERE)
+            assert stats["tiers"]["disk"]["tokens"] == on_disk
+            assert (stats["persist"], stats["persist_off"], stats["disk_trouble"]) == (
+                "auto", None, None
+            )  # fmt: skip
+
+            events = await home.ask("and on")
+            done = events[-1].data
+            (told,) = [n for n in named(events, "notice") if n["code"] == "restore"]
+            assert told["text"].startswith(f"{done['usage']['input_tokens']:,} tokens: ")
+            assert f"{told['tokens']:,} on disk, " in told["text"]
+            (start,) = named(events, "start")
+            assert start["cached"]["disk"] == told["tokens"] == done["cache"]["disk"]
+            assert done["cache"]["disk"] >= num
+            assert done["usage"]["cached_input_tokens"] == done["cache"]["disk"]
+            assert sum(done["cache"].values()) == done["usage"]["input_tokens"]
+            assert done["why"] is None
+            assert done["branches"][0]["text"] == warm["branches"][0]["text"]
+
+            (why,) = (await home.service.cache_why(WHERE))["answers"]
+            assert (why["matched"], why["restored"]) == (0, done["cache"]["disk"])
+            assert [part["cause"] for part in why["parts"]] == ["new"]
+            tree = await home.service.tree(WHERE, show_cache=True)
+            assert disk_of(tree) == 0  # each token counts in its fastest tier
+            stats = await home.service.cache_stats(WHERE)
+            assert stats["tiers"]["disk"]["restored_tokens"] == done["cache"]["disk"]
+            status = await home.service.status()
+            assert status["kv"]["disk"]["tokens"] >= on_disk
+
+    run(main())
+
+
+def test_every_sample_of_a_retry_is_kept_and_nothing_is_piled_up(tmp_path: Path) -> None:
+    async def main() -> None:
+        many = {"temperature": 1, "seed": 1, "max_tokens": 30}
+        async with house(tmp_path) as home:
+            await home.say(LONG_TEXT, new_session=True)
+            done = await home.say(kind="retry", n=3, options=many)
+        async with house(tmp_path) as home:
+            tree = await home.service.tree(WHERE, show_cache=True)
+            ends = {body["message"] for body in done["branches"]}
+            for row in tree["messages"]:
+                if row["id"] in ends:
+                    assert row["cached"]["disk"] == row["tokens"] - 1  # the last has not run
+            store = home.service._disk.store
+            assert store is not None
+            starts = Counter(entry.start for entry in store.entries())
+            assert starts == {0: 1, 256: 1, 512: 3, 768: 3}  # the prompt ends in the third
+
+    run(main())
+
+
+def test_what_is_said_last_is_on_disk_when_its_model_goes(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path) as home:
+            await home.say(LONG_TEXT, new_session=True)
+            assert kv_files(home) == []
+            await home.service.models_unload()
+            assert kv_files(home)
+            back = await home.say("and on")
+            assert back["cache"]["disk"] > 700
+
+    run(main())
+
+
+# -- what never gets there -------------------------------------------------------------------------
+
+
+def test_an_ephemeral_session_leaves_nothing_on_disk(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path, RADCHAT_PERSIST="always") as home:
+            done = await home.say(LONG_TEXT, new_session=True, ephemeral=True)
+            with pytest.raises(InvalidInput, match="is ephemeral: it is never kept on disk"):
+                await save(home, session=done["session"])
+            await home.service.models_unload()
+            back = await home.ask("and on", session=done["session"], ephemeral=True)
+            assert back[-1].data["cache"]["disk"] == 0
+            assert back[-1].data["why"] == "it is no longer cached: the model was loaded since"
+            tree = await home.service.tree(WHERE, session=done["session"], show_cache=True)
+            assert disk_of(tree) == 0
+        assert kv_files(home) == []
+
+    run(main())
+
+
+def test_removed_words_are_in_no_file_and_what_others_share_stays(tmp_path: Path) -> None:
+    async def main() -> None:
+        system = "you are a helper who answers in short words only " * 8  # more than a block
+        async with house(tmp_path) as home:
+            doomed = await home.say(LONG_TEXT, new_session="a", system=system)
+            await home.say("and on")
+            stays = await home.say(OTHER_TEXT, new_session="b", system=system)
+            secret = (await ids_of(home, doomed["branches"][0]["message"]))[500:516]
+            other = (await ids_of(home, stays["branches"][0]["message"]))[500:516]
+            await save(home, session="a")
+            await save(home, session="b")
+            assert words_on_disk(home, pack_ids(secret))
+            before = (await home.service.tree(WHERE, session="b", show_cache=True))["messages"]
+            await home.service.models_unload()
+            await home.service.sessions_rm(WHERE, ["a"])
+            assert not words_on_disk(home, pack_ids(secret))
+            assert words_on_disk(home, pack_ids(other))
+            tree = await home.service.tree(WHERE, session="b", show_cache=True)
+            assert disk_of(tree) == sum(m["cached"]["device"] for m in before)
+        assert not words_on_disk(home, pack_ids(secret))
+
+    run(main())
+
+
+def test_pruned_words_are_in_no_file_also_if_their_model_is_loaded(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path) as home:
+            first = await home.say(LONG_TEXT, new_session=True)
+            gone = await home.say(OTHER_TEXT)
+            await save(home)
+            secret = (await ids_of(home, gone["branches"][0]["message"]))[-300:-200]
+            assert words_on_disk(home, pack_ids(secret))
+            await home.service.undo(WHERE)
+            dry = await home.service.sessions_prune(WHERE, dry_run=True)
+            assert dry["messages"] == 2
+            assert words_on_disk(home, pack_ids(secret))
+            await home.service.sessions_prune(WHERE)
+            assert not words_on_disk(home, pack_ids(secret))
+            on = await home.say("and on", head=first["head"])
+            assert on["cache"]["device"] > 700
+        assert not words_on_disk(home, pack_ids(secret))
+        async with house(tmp_path) as home:
+            assert (await home.say("once more"))["cache"]["disk"] > 700
+
+    run(main())
+
+
+# -- where it can't be -----------------------------------------------------------------------------
+
+
+def test_without_persistence_nothing_is_written_and_the_answer_says_why(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path, RADCHAT_PERSIST="off") as home:
+            assert notices(await home.ask(LONG_TEXT, new_session=True)) == []
+            stats = await home.service.cache_stats(WHERE)
+            assert "disk" not in stats["tiers"]
+            assert stats["persist_off"] == "KV is not kept on disk: persist = off"
+        assert not home.places.kv.exists()
+        async with house(tmp_path, RADCHAT_PERSIST="off") as home:
+            events = await home.ask("and on")
+            (told,) = [n for n in named(events, "notice") if n["code"] == "recompute"]
+            why = (
+                "it is no longer cached: the model was loaded since (KV is not kept on disk: "
+                "persist = off)"
+            )
+            assert told["text"].endswith(why)
+            assert events[-1].data["why"] == why
+            with pytest.raises(InvalidInput, match="persist = off"):
+                await save(home)
+
+    run(main())
+
+
+def test_kv_of_before_persistence_was_turned_off_goes_with_its_session(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path) as home:
+            done = await home.say(LONG_TEXT, new_session="a")
+        assert kv_files(home)
+        async with house(tmp_path, RADCHAT_PERSIST="off") as home:
+            back = await home.say("and on", session="a")
+            assert back["cache"]["disk"] == 0
+            await home.service.sessions_rm(WHERE, [done["session"]])
+            assert kv_files(home) == []
+
+    run(main())
+
+
+def test_a_second_radchat_on_one_cache_folder_says_so_once_and_works(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path / "a") as one:
+            await one.say(LONG_TEXT, new_session=True)
+            cache = str(one.places.cache)
+            async with house(tmp_path / "b", RADCHAT_CACHE_DIR=cache) as two:
+                events = await two.ask(LONG_TEXT, new_session=True, model="tiny")
+                (told,) = [n for n in named(events, "notice") if n["code"] == "persist_off"]
+                assert "KV is not kept on disk: another radchat" in told["text"]
+                assert str(one.places.kv) in told["text"]
+                assert notices(await two.ask("and on")) == []
+                await two.service.models_unload()
+                back = await two.ask("once more")
+                assert "another radchat" in back[-1].data["why"]
+            await one.service.models_unload()
+            assert (await one.say("and on"))["cache"]["disk"] > 700
+
+    run(main())
+
+
+def test_a_folder_that_is_none_turns_it_off(tmp_path: Path) -> None:
+    async def main() -> None:
+        home = House(tmp_path)
+        home.places.kv.write_text("in the way")
+        await home.service.start()
+        try:
+            events = await home.ask("hello", new_session=True)
+            assert notices(events) == ["persist_off"]
+            assert (await home.service.sessions_rm(WHERE, [events[-1].data["session"]]))["removed"]
+        finally:
+            await home.service.close()
+        assert home.places.kv.read_text() == "in the way"
+
+    run(main())
+
+
+# -- what happened to it ---------------------------------------------------------------------------
+
+
+def test_a_new_folder_and_a_damaged_block_are_told_as_the_reason(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path) as home:
+            await home.say(LONG_TEXT, new_session=True)
+        middle = kv_files(home)
+        shutil.copytree(home.places.kv, tmp_path / "copy")
+        shutil.rmtree(home.places.kv)
+        async with house(tmp_path) as home:
+            done = await home.say("and on", head=None)
+            assert done["cache"]["disk"] == 0
+            assert done["why"] == (
+                "it is no longer cached: the model was loaded since, and nothing of it is on disk "
+                "(the KV folder is new)"
+            )
+        shutil.rmtree(home.places.kv)
+        shutil.copytree(tmp_path / "copy", home.places.kv)
+        for path in middle:
+            damage(path)
+        async with house(tmp_path) as home:
+            done = await home.say("once more")
+            assert done["cache"]["disk"] == 0
+            assert done["why"].endswith("is on disk (a damaged block was dropped)")
+            assert sum(done["cache"].values()) == done["usage"]["input_tokens"]
+
+    run(main())
+
+
+def damage(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-100] ^= 0xFF
+    path.write_bytes(data)
+
+
+def test_the_folder_may_go_while_the_service_runs(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path) as home:
+            await home.say(LONG_TEXT, new_session=True)
+            await save(home)
+            shutil.rmtree(home.places.kv)
+            assert (await home.say("and on"))["branches"][0]["message"]
+            await home.service.models_unload()
+            assert (await home.say("once more"))["branches"][0]["message"]
+            assert (await home.service.cache_stats(WHERE))["tiers"]["disk"]["tokens"] >= 0
+
+    run(main())
+
+
+def test_a_full_disk_costs_kv_and_not_the_answer(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path) as home:
+            await home.say(LONG_TEXT, new_session=True)
+            await save(home)
+            opened = home.service._disk.opened
+            assert opened is not None
+            assert kv_files(home)
+            opened._free = lambda _path: 0
+            store = await home.stumbling()
+            failed: list[str] = []
+
+            def full_once(name: str) -> None:
+                if name == "finish" and not failed:
+                    failed.append(name)
+                    raise SaveFailed("the disk is full")
+
+            store.before = full_once
+            events = await home.ask("and on")
+            assert failed
+            assert notices(events) == []
+            assert events[-1].data["branches"][0]["message"]
+            assert kv_files(home) == []
+            assert isinstance(home.store, Stumbling)
+
+    run(main())
+
+
+# -- commands --------------------------------------------------------------------------------------
+
+
+def test_save_load_verify_evict_and_clear(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path) as home:
+            first = await home.say(LONG_TEXT, new_session="a")
+            saved = await save(home)
+            num = first["usage"]["input_tokens"] + GREEDY["max_tokens"]
+            assert saved["path_tokens"] == num
+            assert saved["on_disk_tokens"] == saved["tokens"] == num - 1
+            assert (saved["name"], saved["left"]) == ("a", None)
+            assert saved["blocks"] == len(kv_files(home))
+            assert saved["bytes"] == sum(path.stat().st_size for path in kv_files(home))
+            again = await save(home)
+            assert (again["blocks"], again["on_disk_tokens"]) == (0, num - 1)
+
+            entries = (await home.service.cache_ls(where=WHERE))["entries"]
+            rows = [row for row in entries if row["tier"] == "D"]
+            assert sum(row["tokens"] for row in rows) == num - 1
+            assert [row["rank"] for row in rows] == list(range(1, len(rows) + 1))
+            assert {(row["session"], row["name"]) for row in rows} == {(first["session"], "a")}
+            assert rows[0]["message"] == first["branches"][0]["message"]  # the tail goes first
+            assert LONG_TEXT[:10] in rows[-1]["text"]
+
+            cleared = await home.service.cache_clear()
+            assert cleared["freed_tokens"]
+            assert (cleared["disk_tokens"], cleared["disk_bytes"]) == (0, 0)
+            events = [event async for event in home.service.cache_load(WHERE)]
+            loaded = events[-1].data
+            assert notices(events) == ["restore"]
+            assert (loaded["device"], loaded["restored"], loaded["missing"]) == (0, num - 1, 1)
+            assert (loaded["model"], loaded["dtype"]) == ("tiny", "fp32")
+            more = await home.say("and on")
+            assert (more["cache"]["device"], more["cache"]["disk"]) == (num - 1, 0)
+
+            events = [event async for event in home.service.cache_verify()]
+            whole = events[-1].data
+            assert (whole["ok"], whole["bad"]) == (True, [])
+            assert named(events, "progress")[-1] == {
+                "stage": "verify", "done": whole["blocks"], "total": whole["blocks"]
+            }  # fmt: skip
+            damage(kv_files(home)[0])
+            broken = await last(home.service.cache_verify())
+            assert not broken["ok"]
+            assert len(broken["bad"]) == 1
+
+            await home.service.cache_clear()
+            gone = await home.service.cache_evict(WHERE, ref="HEAD", tier="disk")
+            assert gone["freed_tokens"] >= 0
+            some = await home.service.cache_evict(WHERE, tokens=16, tier="disk")
+            assert some["freed_tokens"] >= 16
+            assert some["freed_bytes"] > 0
+            rest = await home.service.cache_clear(device=False, disk=True)
+            assert rest["disk_tokens"] > 0
+            assert kv_files(home) == []
+
+    run(main())
+
+
+def test_evicting_a_message_from_disk_leaves_what_comes_before_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path) as home:
+            await home.say(LONG_TEXT, new_session=True)
+            second = await home.say(OTHER_TEXT)
+            await save(home)
+            await home.service.models_unload()
+            before = await home.service.tree(WHERE, show_cache=True)
+            user = second["branches"][0]["parent"]
+            gone = await home.service.cache_evict(WHERE, ref=user, tier="disk")
+            tree = await home.service.tree(WHERE, show_cache=True)
+            rows = {row["id"]: row["cached"]["disk"] for row in tree["messages"]}
+            assert rows[user] == rows[second["branches"][0]["message"]] == 0
+            assert disk_of(tree) == disk_of(before) - gone["freed_tokens"] >= 512
+
+    run(main())
+
+
+def test_a_first_turn_with_files_finds_what_was_warmed(tmp_path: Path) -> None:
+    async def main() -> None:
+        files: Any = [{"name": "a.md", "text": LONG_TEXT}]
+        async with house(tmp_path) as home:
+            warm = await last(home.service.cache_warm(WHERE, files=files, dtype="fp32"))
+            assert warm["computed"] == warm["path_tokens"] > 700
+            assert (warm["session"], warm["message"]) == (None, None)
+            for words in ("what is this", "1 + 1", "Why?"):
+                done = await home.say(words, files=files, new_session=True)
+                assert done["cache"]["device"] == warm["path_tokens"]
+            again = await last(home.service.cache_warm(WHERE, files=files, dtype="fp32"))
+            assert again["device"] >= warm["path_tokens"] - 1
+            with pytest.raises(InvalidInput, match="leave out the REF"):
+                await last(home.service.cache_warm(WHERE, files=files, ref="HEAD"))
+
+    run(main())
+
+
+def test_a_path_is_warmed_from_disk_and_what_is_not_there_is_computed(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path) as home:
+            await home.say(LONG_TEXT, new_session=True)
+            await save(home)
+            await home.say(OTHER_TEXT)
+            for path in kv_files(home)[:1]:
+                path.unlink()
+        async with house(tmp_path) as home:
+            warm = await last(home.service.cache_warm(WHERE))
+            assert warm["restored"] > 0
+            assert warm["restored"] + warm["computed"] == warm["path_tokens"]
+            on = await home.say("and on")
+            assert on["cache"]["device"] == warm["path_tokens"]
+
+    run(main())
+
+
+def test_a_chat_that_opens_restores_its_path_and_a_turn_joins_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path) as home:
+            first = await home.say(LONG_TEXT * 3, new_session=True)
+            num = first["usage"]["input_tokens"]
+        async with house(tmp_path) as home:
+            opened = await home.service.sessions_open(WHERE)
+            assert (
+                f"going on here restores {opened['recompute']['restores']:,} of"
+                in (opened["recompute"]["text"])
+            )
+            done = await last(
+                home.service.models_load(
+                    where=WHERE, session=first["session"], restore=True, dtype="fp32"
+                )
+            )
+            assert done["restoring"] >= num
+            turn = await home.say("and on")
+            assert turn["cache"]["device"] + turn["cache"]["disk"] >= num
+            (engine,) = [each.engine for each in home.service._engines.all]
+            assert engine.stats()["disk"]["restored_tokens"] == done["restoring"]
+            for _ in range(2):  # nothing more is on disk
+                again = await last(
+                    home.service.models_load(where=WHERE, restore=True, dtype="fp32")
+                )
+                assert again["restoring"] == 0
+            await home.service.models_unload()
+
+    run(main())
+
+
+def test_a_branch_that_was_left_is_told_to_be_on_disk(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path) as home:
+            await home.say(LONG_TEXT, new_session=True)
+            await home.say(kind="edit", ref="1", text=OTHER_TEXT, branch=None)
+            await home.service.fork(WHERE, ref="HEAD", name="aside")
+            await save(home)
+            await home.service.cache_clear()
+            back = await home.service.switch(WHERE, ref="main")
+            told = back["recompute"]
+            assert told["restores"] > 700
+            assert told["seconds"] > 0
+            assert "from disk, " in told["text"]
+
+    run(main())
