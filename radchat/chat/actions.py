@@ -244,9 +244,10 @@ def _status(chat: Chat, rest: str) -> None:  # noqa: ARG001
     for key in ("state", "pid", "model", "device", "executor", "running", "waiting"):
         if status.get(key) is not None:
             chat.host.out(f"{key:<10}{one_line(str(status[key]))}")
-    kv = (status.get("kv") or {}).get("device") or {}
-    if kv.get("bytes") is not None:
-        chat.host.out(f"{'kv':<10}{size(kv['bytes'])} of {size(kv['budget_bytes'])}")
+    for tier, name in (("device", "kv"), ("disk", "on disk")):
+        kv = (status.get("kv") or {}).get(tier) or {}
+        if kv.get("bytes") is not None:
+            chat.host.out(f"{name:<10}{size(kv['bytes'])} of {size(kv['budget_bytes'])}")
 
 
 ACTIONS: dict[str, Action] = {

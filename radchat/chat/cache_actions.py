@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from radchat.chat import cache_view, commands, why_view
+from radchat.chat.files import load
+from radchat.chat.view import end_of
 from radchat.config import FOREVER, parse_duration
 from radchat.errors import UsageError
 
@@ -13,7 +15,10 @@ if TYPE_CHECKING:
 
     from radchat.chat.repl import Chat
 
-USAGE = "/cache [stats | ls [size] | tree | evict REF | evict --tokens N | clear | unpin REF]"
+USAGE = (
+    "/cache [stats | ls [size] | tree | evict REF [disk] | evict --tokens N | clear [disk|all] | "
+    "save [REF] | load [REF] | warm [REF|@FILE] | verify | unpin REF]"
+)
 
 
 def cache(chat: Chat, rest: str) -> None:
@@ -62,19 +67,58 @@ def _tree(chat: Chat, rest: str) -> None:
 
 
 def _evict(chat: Chat, rest: str) -> None:
-    words = rest.split()
+    words, tier = rest.replace("--tier", "").split(), None
+    if words[1:] == ["disk"]:
+        tier = words.pop()
     if len(words) == 2 and words[0] == "--tokens" and words[1].isdecimal():
         result = chat.call("cache.evict", tokens=int(words[1]))
     elif len(words) == 1:
-        result = chat.call("cache.evict", ref=commands.ref(rest))
+        given = {"tier": tier} if tier else {}
+        result = chat.call("cache.evict", ref=commands.ref(words[0]), **given)
     else:
-        raise UsageError("/cache evict wants a REF, or --tokens N")
-    chat.host.note(cache_view.freed(result))
+        raise UsageError("/cache evict wants a REF, a REF and disk, or --tokens N")
+    chat.host.note(cache_view.evicted(result, tier))
 
 
 def _clear(chat: Chat, rest: str) -> None:
+    which = rest.lstrip("-")
+    if which not in ("", "disk", "all"):
+        raise UsageError(f"/cache clear {rest}: want disk, all, or nothing more")
+    tiers = {"device": which != "disk", "disk": which != ""}
+    result = chat.ready().call("cache.clear", pinned=which == "all", **tiers)
+    chat.host.note(cache_view.cleared(result, **tiers))
+
+
+def _save(chat: Chat, rest: str) -> None:
+    result = _stream(chat, "cache.save", ref=_ref(rest))
+    chat.host.note(cache_view.saved(result))
+
+
+def _load(chat: Chat, rest: str) -> None:
+    result = _stream(chat, "cache.load", ref=_ref(rest))
+    chat.host.note(cache_view.loaded(result))
+
+
+def _warm(chat: Chat, rest: str) -> None:
+    given = {"files": [load(rest[1:])]} if rest.startswith("@") else {"ref": _ref(rest)}
+    result = _stream(chat, "cache.warm", "model", "dtype", **given)
+    chat.host.note(cache_view.loaded(result))
+
+
+def _verify(chat: Chat, rest: str) -> None:
     _nothing(rest)
-    chat.host.note(cache_view.freed(chat.ready().call("cache.clear")))
+    result = end_of(chat.ready().stream("cache.verify"), chat.host.note, chat.host.status)
+    _print(chat, cache_view.bad_blocks(result))
+    chat.host.note(cache_view.verified(result))
+
+
+def _stream(chat: Chat, method: str, *keys: str, **args: Any) -> dict[str, Any]:
+    """Ctrl+C ends it, and the chat says so."""
+    return end_of(chat.stream(method, *keys, **args), chat.host.note, chat.host.status)
+
+
+def _ref(rest: str) -> str:
+    return commands.ref(rest) if rest else "HEAD"
 
 
 def _unpin(chat: Chat, rest: str) -> None:
@@ -98,5 +142,9 @@ _ACTIONS: dict[str, Callable[[Chat, str], None]] = {
     "tree": _tree,
     "evict": _evict,
     "clear": _clear,
+    "save": _save,
+    "load": _load,
+    "warm": _warm,
+    "verify": _verify,
     "unpin": _unpin,
 }

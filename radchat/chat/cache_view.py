@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from radchat.chat.footer import age, count, duration, size
+from radchat.chat.footer import age, count, counted, duration, seconds, size
 from radchat.chat.text import one_line
 from radchat.chat.tree_view import TIERS
 from radchat.chat.width import cut, table
@@ -19,19 +19,13 @@ def _number(value: Any) -> str:
 
 
 def stats(result: Mapping[str, Any], columns: int | None) -> list[str]:
-    if result.get("total_tokens") is None:
-        return _fit(["nothing is cached: no model is loaded"], columns)
-    lines = []
-    for key, letter, name in TIERS:
-        tier = (result.get("tiers") or {}).get(key)
-        if not tier:
-            continue
-        line = f"{letter} {name:<8}{_number(tier.get('tokens'))} tokens"
-        if tier.get("bytes") is not None:
-            line += f", {size(tier['bytes'])}"
-        if tier.get("budget_bytes"):
-            line += f" of {size(tier['budget_bytes'])}"
-        lines.append(line)
+    is_loaded, tiers = result.get("total_tokens") is not None, result.get("tiers") or {}
+    where = " on the device" if tiers.get("disk") else ""
+    lines = [] if is_loaded else [f"nothing is cached{where}: no model is loaded"]
+    lines += [_tier_line(*each[1:], tiers[each[0]]) for each in TIERS if tiers.get(each[0])]
+    lines += _disk(tiers.get("disk") or {}, result)
+    if not is_loaded:
+        return _fit(lines, columns)
     lines += [
         f"{key:<10}{count(result[f'{key}_tokens'])} tokens"
         for key in ("total", "free", "evictable", "pinned", "locked")
@@ -41,6 +35,40 @@ def stats(result: Mapping[str, Any], columns: int | None) -> list[str]:
     if result.get("hit_rate") is not None:
         lines.append(f"{'hit rate':<10}{100 * result['hit_rate']:.1f}% of all input tokens")
     return _fit([*lines, *_pins(result)], columns)
+
+
+def _tier_line(letter: str, name: str, tier: Mapping[str, Any]) -> str:
+    """`G device  1,234 tokens, 12.3 MiB of 1.00 GiB`"""
+    line = f"{letter} {name:<8}{_number(tier.get('tokens'))} tokens"
+    line += "" if tier.get("bytes") is None else f", {size(tier['bytes'])}"
+    return f"{line} of {size(tier['budget_bytes'])}" if tier.get("budget_bytes") else line
+
+
+def _disk(tier: Mapping[str, Any], result: Mapping[str, Any]) -> list[str]:
+    """What is written and restored, and room on the disk; why nothing is, where that is so."""
+    rows = {
+        "blocks": None if tier.get("blocks") is None else count(tier["blocks"]),
+        "written": _written(tier),
+        "restored": tier.get("restored_tokens") and counted(tier["restored_tokens"], "token"),
+        "disk": None if tier.get("free_bytes") is None else f"{size(tier['free_bytes'])} free",
+        "persist": _persist(result),
+        "trouble": result.get("disk_trouble"),
+    }
+    return [f"{name:<10}{one_line(str(text))}" for name, text in rows.items() if text]
+
+
+def _written(tier: Mapping[str, Any]) -> str | None:
+    """`12.0 MiB of 2.00 GiB this hour`"""
+    if tier.get("written_bytes") is None:
+        return None
+    of = f" of {size(tier['hourly_bytes'])}" if tier.get("hourly_bytes") else ""
+    return f"{size(tier['written_bytes'])}{of} this hour"
+
+
+def _persist(result: Mapping[str, Any]) -> str | None:
+    """Said only where it is not as it is by itself."""
+    mode = result.get("persist")
+    return result.get("persist_off") or (None if mode == "auto" else mode)
 
 
 def _pins(result: Mapping[str, Any]) -> list[str]:
@@ -67,11 +95,75 @@ def pinned(result: Mapping[str, Any]) -> str:
     return f"pinned {_pin(result)}; pins take {wanted} of at most {limit} tokens"
 
 
-def freed(result: Mapping[str, Any]) -> str:
-    """The line after `cache evict` and `cache clear`."""
+def evicted(result: Mapping[str, Any], tier: str | None = None) -> str:
+    """The line after `cache evict`."""
+    if tier == "disk":
+        return f"freed {_on_disk(result['freed_tokens'], result['freed_bytes'])}"
+    return f"freed {counted(result['freed_tokens'], 'token')}{_stays(result)}"
+
+
+def cleared(result: Mapping[str, Any], *, device: bool = True, disk: bool = False) -> str:
+    """The line after `cache clear`, of the tiers that were meant."""
+    parts = [counted(result["freed_tokens"], "token")] if device else []
+    parts += [_on_disk(result["disk_tokens"], result["disk_bytes"])] if disk else []
+    return f"freed {' and '.join(parts)}{_stays(result)}"
+
+
+def _on_disk(tokens: int, num_bytes: int) -> str:
+    return f"{counted(tokens, 'token')} on disk ({size(num_bytes)})"
+
+
+def _stays(result: Mapping[str, Any]) -> str:
     kept = result.get("pinned_tokens")
-    stays = f"; {count(kept)} are pinned and stay: cache unpin REF" if kept else ""
-    return f"freed {count(result['freed_tokens'])} tokens{stays}"
+    return f"; {count(kept)} are pinned and stay: cache unpin REF" if kept else ""
+
+
+def saved(result: Mapping[str, Any]) -> str:
+    """The line after `cache save`: what was written, and how much of the path is on disk now."""
+    name, tokens = one_line(str(result.get("name") or result["session"])), result["tokens"]
+    if tokens:
+        blocks = counted(result["blocks"], "block")
+        what = f"saved {counted(tokens, 'token')} of {name} ({blocks}, {size(result['bytes'])})"
+        what += f" in {seconds(result['seconds'])}"
+    else:
+        what = f"nothing of {name} was still to be saved"
+    on_disk, left = count(result["on_disk_tokens"]), result.get("left")
+    if left is None:  # but for the last token, which runs with the next turn
+        return f"{what}; all {on_disk} tokens are on disk"
+    of = counted(result["path_tokens"], "token")
+    return f"{what}; {on_disk} of {of} are on disk: {one_line(str(left))}"
+
+
+def loaded(result: Mapping[str, Any]) -> str:
+    """The line after `cache load` and `cache warm`: where each token of the path came from."""
+    came = {
+        "were on the device": result["device"],
+        "restored from disk": result["restored"],
+        "computed": result.get("computed"),
+    }
+    parts = [f"{count(number)} {how}" for how, number in came.items() if number]
+    line = f"{counted(result['path_tokens'], 'token')}: {', '.join(parts) or 'none restored'}"
+    line += f" in {seconds(result['seconds'])}"
+    if result["missing"] > 1:  # the last token runs with the next turn
+        line += f"; {count(result['missing'])} are on no tier: cache warm computes them"
+    return line
+
+
+def verified(result: Mapping[str, Any]) -> str:
+    """The line after `cache verify`."""
+    what = f"{counted(result['blocks'], 'block')}, {size(result['bytes'])}"
+    if result["bad"]:
+        what += f": {count(len(result['bad']))} damaged and deleted, computed again when needed"
+    else:
+        what += ": all as they were written"
+    for key, did in (("adopted", "taken in"), ("swept", "swept away")):
+        if result.get(key):
+            what += f"; {counted(result[key], 'file')} without an entry {did}"
+    return what
+
+
+def bad_blocks(result: Mapping[str, Any]) -> list[str]:
+    return [f"bad       {bad['key'][:8]}  {one_line(str(bad['why']))}" for bad in result["bad"]]
 
 
 def entries(result: Mapping[str, Any], columns: int | None) -> list[str]:

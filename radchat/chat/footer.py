@@ -12,6 +12,7 @@ from radchat.chat.text import one_line
 from radchat.chat.width import cut, width
 
 SEPARATOR = " · "
+WORTH_SAYING = 256  # tokens computed, before it is said why
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
 
@@ -131,12 +132,13 @@ def footer(
 ) -> str:
     """One line under an answer, from the shape of ``ask --json`` and what ``done`` adds to it.
 
-    ``why``: much of the prompt had to be computed again. In ``columns`` it stays one line: what is
-    the same in every answer goes first, then what the eye can tell; where one is and what was
-    cached are the last to be cut.
+    ``why`` a part of the prompt was computed again: said where much was computed. In ``columns`` it
+    stays one line: what is the same in every answer goes first, then what the eye can tell; where
+    one is and what was cached are the last to be cut.
     """
-    usage = answer.get("usage") or {}
-    disk = (answer.get("cache") or {}).get("disk") or 0
+    usage, cache = answer.get("usage") or {}, answer.get("cache") or {}
+    disk = cache.get("disk") or 0
+    why = _in_short(why) if (cache.get("computed") or 0) > WORTH_SAYING else ""
     timing = answer.get("timing") or {}
     model = " ".join(str(answer[key]) for key in ("model", "dtype") if answer.get(key))
     thought = usage.get("reasoning_tokens")
@@ -171,14 +173,22 @@ def _context(context: Mapping[str, Any]) -> str:
     return f"ctx {short_count(used)}/{short_count(limit)} {100 * used / limit:.0f}%"
 
 
+def _in_short(why: str | None) -> str:
+    """`it is no longer cached, and nothing of it is on disk (the KV folder is new)` was told before
+    the answer; under it, what is in brackets at the end is enough.
+    """
+    text = one_line(why or "")
+    return text[:-1].rpartition(" (")[2] if text.endswith(")") else text
+
+
 def _cached(
-    usage: Mapping[str, Any], disk: int = 0, why: str | None = None, saved_s: float | None = None
+    usage: Mapping[str, Any], disk: int = 0, why: str = "", saved_s: float | None = None
 ) -> str:
     """`cached 1,980/2,012 (98.4%), 1,900 from disk saved 0.5 s`, `cached 0/2,012 (0.0%: why)`"""
     cached, total = usage.get("cached_input_tokens"), usage.get("input_tokens")
     if cached is None or not total:
         return ""
-    because = f": {one_line(why)}" if why else ""
+    because = f": {why}" if why else ""
     text = f"cached {count(cached)}/{count(total)} ({share(cached, total)}{because})"
     text += f", {count(disk)} from disk" if disk else ""
     return f"{text} saved {seconds(saved_s)}" if saved_s else text

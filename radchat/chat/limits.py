@@ -19,7 +19,8 @@ def compact(chat: Chat, rest: str) -> None:
     shown = _Dim(chat.host.paints(sys.stderr), is_quiet=chat.host.quiet)
     chat.host.status("waiting")
     try:
-        with chat.stream("compact", text=rest) as events:
+        keys = ("model", "dtype", "exact", "think", "options")
+        with chat.stream("compact", *keys, text=rest) as events:
             for event in events:
                 if event.name == "notice":
                     shown.end()

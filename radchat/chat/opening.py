@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from radchat.chat.view import progress
+from radchat.chat.footer import counted
+from radchat.chat.view import end_of
 from radchat.client import Client
 from radchat.errors import RadchatError
 
@@ -26,7 +27,8 @@ class Start:
 
 
 class Opening:
-    """A thread that opens the session and then loads its model.
+    """A thread that opens the session and then loads its model; the KV of where one goes on is
+    restored from disk meanwhile: of HEAD's path, or of that to the REF ``at``.
 
     ``text`` says what it is at ("" when it is done); ``on_change`` is told whenever that changes,
     ``on_open`` gets the session as soon as it is known. Both are called from the thread.
@@ -41,6 +43,7 @@ class Opening:
         on_open: Callable[[dict[str, Any]], None],
         on_change: Callable[[], None],
         say: Callable[[str], None],
+        at: str | None = None,
     ) -> None:
         self.text = "connecting"
         self.error: RadchatError | None = None
@@ -52,6 +55,7 @@ class Opening:
         self._on_open = on_open
         self._on_change = on_change
         self._say = say
+        self._at = at
         self._is_open = threading.Event()
         self._thread = threading.Thread(target=self._run, name="opening", daemon=True)
 
@@ -97,11 +101,24 @@ class Opening:
         model["model"] = model.get("model") or opened.get("model")
         if not model["model"]:
             return
-        with client.stream("models.load", **model) as events:
-            for event in events:
-                if event.name == "progress":
-                    self.show(progress(event.data))
-                elif event.name == "notice":
-                    self._say(str(event.data.get("text", "")))
-                elif event.name == "done":
-                    self.limit = event.data.get("context")
+        done = end_of(
+            client.stream("models.load", **model, **self._place(client, opened)),
+            self._say,
+            self.show,
+        )
+        self.limit = done.get("context")
+        if done.get("restoring"):
+            self._say(f"restoring {counted(done['restoring'], 'token')} from disk")
+
+    def _place(self, client: Client, opened: dict[str, Any]) -> dict[str, Any]:
+        """Whose KV is restored while the user types. Nobody's, where nothing was said yet."""
+        head = opened.get("head")
+        if self._session.get("new") or head is None:
+            return {}
+        asked = {"where": self._session["where"], "session": opened["id"]}
+        if self._at is not None:
+            try:
+                head = client.call("log", **asked, ref=self._at, n=1)["head"]
+            except RadchatError:
+                return {}  # the first message is told what is wrong with it
+        return {**asked, "head": {"branch": None, "message": head}, "restore": True}

@@ -82,6 +82,7 @@ class Chat:
             on_open=self._opened,
             on_change=self.prompt.refresh,
             say=self._say,
+            at=start.at,
         )
 
     def _opened(self, session: dict[str, Any]) -> None:
@@ -292,9 +293,9 @@ class Chat:
         where = self.host.here()["where"]
         return dict(client.call(method, where=where, session=self.session.get("id"), **args))
 
-    def stream(self, method: str, **args: Any) -> EventStream:
-        """As ``call``, for what comes in events; made as the chat's answers are."""
-        client, keys = self._settled(), ("model", "dtype", "exact", "think", "options")
+    def stream(self, method: str, *keys: str, **args: Any) -> EventStream:
+        """As ``call``, for what comes in events; ``keys``: of what the chat's answers are made."""
+        client = self._settled()
         given = {key: self.arguments[key] for key in keys if self.arguments.get(key)}
         where = self.host.here()["where"]
         session = self.session.get("id")

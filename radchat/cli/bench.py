@@ -1,6 +1,7 @@
 """`radchat bench`: what reuse is worth on this machine, in one card, from real runs.
 
-Every request goes through the daemon in an ephemeral session that is removed afterwards. "Nothing
+Every request goes through the daemon in a session that is removed afterwards, ephemeral but for the
+one that is to outlive the daemon: that is restarted where nothing of yours is lost by it. "Nothing
 cached" is the same request after its KV has been evicted, not another one. Times are the daemon's;
 those of a server that is compared are this end's, and its rounds alternate with ours.
 """
@@ -19,6 +20,7 @@ import typer
 from radchat.chat.footer import latency
 from radchat.cli import common
 from radchat.cli.bench_card import card
+from radchat.cli.bench_restart import after_restart
 from radchat.cli.bench_run import (
     ANSWER,
     FORKS,
@@ -110,8 +112,12 @@ def _bench(
             if server is not None:
                 cli.status(f"round {len(rows['cold'])}: {server.name}")
                 _their_round(server, said, theirs)
-        status = cli.client.call("status")
-    result = _result(rows, loaded, status, copying) | {"seconds": time.monotonic() - began}
+        result = _result(rows, loaded, cli.client.call("status"), copying)
+        asked = f"{STORY}\n{run.words(num_words)}"
+        restarted, result["restart_why_not"] = after_restart(cli, run, asked, SECOND, held)
+        if restarted:
+            result["rows"]["restart"] = _row(restarted)
+    result["seconds"] = time.monotonic() - began
     lost = held - cli.client.call("status")["kv"]["device"]["tokens"]
     if server is not None:
         result["compare"] = comparison(server, theirs, result["rows"])
@@ -177,6 +183,7 @@ def _row(said: Sequence[Said]) -> dict[str, float]:
         "answers": len(said),
         "input_tokens": sum(inputs),
         "cached_tokens": sum(cached),
+        "disk_tokens": sum(each.disk_tokens for each in said),
         "output_tokens": outputs,
         "first_token_s": max(each.first_token_s for each in said),
         "total_s": total,

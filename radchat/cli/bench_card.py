@@ -15,6 +15,7 @@ LINES = (
     ("cold", "first turn"),
     ("second", "second turn"),
     ("second, nothing cached", "  the same, its KV evicted"),
+    ("restart", "  the same after a restart"),
     ("fork", "fork at the first answer"),
     ("samples", f"{FORKS} samples of one answer"),
     ("forks", f"{FORKS} forks at once"),
@@ -27,13 +28,16 @@ def card(result: Mapping[str, Any]) -> list[str]:
     rows, machine, memory = result["rows"], result["machine"], result["memory"]
     head = f"{one_line(result['model'])} {result['dtype']} on {machine['cores']} cores"
     other = result.get("compare")
+    absent = f"  after a restart: not measured, {one_line(str(result['restart_why_not']))}"
     lines = [
         f"{head} of {one_line(machine['cpu'])}, load {machine['load']}"[:79],
         "",
-        *(_beside(rows, other) if other else _table(rows)),
+        *(_beside(rows, other, absent) if other else _table(rows, absent)),
     ]
     off, forks = rows["second, nothing cached"], rows["forks"]
-    sooner = off["first_token_s"] / rows["second"]["first_token_s"]
+    sooner = f"{off['first_token_s'] / rows['second']['first_token_s']:.1f}x sooner"
+    if "restart" in rows:
+        sooner += f", restored {off['first_token_s'] / rows['restart']['first_token_s']:.1f}x"
     faster = rows["strangers"]["total_s"] / forks["total_s"]
     prefill = f"{count(round(result['prefill_tokens_per_s']))} tok/s"
     if result["prefill_flops_per_s"]:
@@ -49,7 +53,7 @@ def card(result: Mapping[str, Any]) -> list[str]:
     return [
         *lines,
         "",
-        f"reuse    second turn's first token {sooner:.1f}x sooner, {FORKS} forks {faster:.1f}x",
+        f"reuse    second turn's first token {sooner}; {FORKS} forks {faster:.1f}x",
         f"prompts  {prefill}",
         f"answers  {alone}",
         f"bound    one answer reads {weights} of weights a token: {reads:.1f} GB/s",
@@ -61,17 +65,20 @@ def card(result: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _table(rows: Mapping[str, Any]) -> list[str]:
+def _table(rows: Mapping[str, Any], absent: str) -> list[str]:
     lines = [f"{'':33}{'cached':>15}{'first token':>14}{'whole':>9}{'tok/s':>8}"]
     for name, title in LINES:
-        row = rows[name]
+        row = rows.get(name)
+        if row is None:
+            lines.append(cut(absent, 79))
+            continue
         cached = f"{count(round(row['cached_tokens']))}/{count(round(row['input_tokens']))}"
         first, whole = latency(row["first_token_s"]), seconds(row["total_s"])
         lines.append(f"{title:33}{cached:>15}{first:>14}{whole:>9}{row['tokens_per_s']:8.0f}")
     return lines
 
 
-def _beside(rows: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+def _beside(rows: Mapping[str, Any], other: Mapping[str, Any], absent: str) -> list[str]:
     """Both sides, and how many times as long the other took."""
     name = cut(one_line(other["name"]), 24)
     lines = [
@@ -79,7 +86,10 @@ def _beside(rows: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
         f"{'':31}{'first':>9}{'whole':>9}{'first':>9}{'ratio':>7}{'whole':>7}{'ratio':>7}",
     ]
     for turn, title in LINES:
-        row, their = rows[turn], other["rows"].get(turn)
+        row, their = rows.get(turn), other["rows"].get(turn)
+        if row is None:
+            lines.append(cut(absent, 79))
+            continue
         line = f"{title:31}{latency(row['first_token_s']):>9}{seconds(row['total_s']):>9}"
         if their:
             line += f"{latency(their['first_token_s']):>9}{_times(their['first_token_ratio']):>7}"

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeAlias
 
+from radchat.chat.view import end_of
 from radchat.cli.common import Cli
 from radchat.errors import Busy, NotFound, RadchatError, Unreachable
 from radchat.protocol import Where
@@ -43,6 +44,7 @@ class Said:
     ids: tuple[int, ...]
     input_tokens: int
     cached_tokens: int
+    disk_tokens: int  # of them
     output_tokens: int
     first_token_s: float
     total_s: float
@@ -58,6 +60,7 @@ class Said:
             tuple(each["id"] for each in body.get("logprobs") or ()),
             usage["input_tokens"],
             usage["cached_input_tokens"],
+            body["cache"]["disk"],
             usage["output_tokens"],
             timing["first_token_s"],
             timing["total_s"],
@@ -107,16 +110,18 @@ class Bench:
         return " ".join(self._dice.choice(WORDS) for _ in range(count))
 
     def ask(self, session: str, text: str, **args: Any) -> list[Said]:
-        """A turn, and its samples. ``new=True``: the first of its session."""
+        """A turn, and its samples. ``new=True``: the first of its session, which is ephemeral
+        where ``ephemeral=False`` does not say otherwise.
+        """
         options = {"temperature": 0.0, "max_tokens": self._max_tokens, **args.pop("options", {})}
         is_new = args.pop("new", False)
+        args.setdefault("ephemeral", True)
         where = {"new_session": session} if is_new else {"session": session}
         kind = {"kind": "turn", "text": text} if text else {"kind": "retry"}
         stream = self._cli.client.stream(
             "generate",
             where=self._where,
             model=self._model,
-            ephemeral=True,
             exact=self.exact,
             options=options,
             **where,
@@ -163,6 +168,12 @@ class Bench:
     def forget(self, session: str) -> None:
         """Evict all KV that only this session uses: what is asked next is computed anew."""
         self._cli.client.call("cache.evict", where=self._where, session=session, ref="1")
+
+    def save(self, session: str) -> str | None:
+        """Write its KV to disk; why some of it is not there."""
+        stream = self._cli.client.stream("cache.save", where=self._where, session=session)
+        left = end_of(stream, self._cli.note, self._cli.status)["left"]
+        return None if left is None else str(left)
 
     # -- the end ---------------------------------------------------------------------------------
 

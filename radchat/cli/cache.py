@@ -7,9 +7,10 @@ from typing import Annotated, Any
 import typer
 
 from radchat.chat import cache_view, why_view
-from radchat.cli import common
+from radchat.cli import cache_disk, common
 from radchat.errors import UsageError
 
+TIERS = ("device", "disk")
 cache_app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
@@ -69,10 +70,7 @@ def pin(
     """Keep the KV of the path to a message; at most a quarter of the KV pool is."""
     cli = common.of(ctx)
     result = cli.call("cache.pin", ref=ref, hold_s=duration(hold))
-    if cli.json:
-        cli.data(result)
-    else:
-        cli.note(cache_view.pinned(result))
+    cli.tell(result, cache_view.pinned(result))
 
 
 @cache_app.command("unpin")
@@ -83,10 +81,7 @@ def unpin(
     """End a pin: the KV stays until its turn to go comes."""
     cli = common.of(ctx)
     result = cli.call("cache.unpin", ref=ref)
-    if cli.json:
-        cli.data(result)
-    else:
-        cli.note(f"{result['message'][:4]} is not pinned any more")
+    cli.tell(result, f"{result['message'][:4]} is not pinned any more")
 
 
 @cache_app.command("evict")
@@ -95,31 +90,48 @@ def evict(
     ref: Annotated[str | None, typer.Argument(metavar="[REF]")] = None,
     tokens: Annotated[int | None, typer.Option("--tokens", metavar="N", help="so many")] = None,
     tier: Annotated[
-        str | None, typer.Option("--tier", metavar="device", help="all of a tier")
+        str | None,
+        typer.Option("--tier", metavar="device|disk", help="all of a tier; with REF, its part"),
     ] = None,
 ) -> None:
-    """Forget the KV of a message and what follows it, N tokens in eviction order, or a tier's."""
+    """Forget the KV of a message and what follows it, N tokens in eviction order, or a tier's.
+
+    Of the device, where --tier disk does not say otherwise.
+    """
     cli = common.of(ctx)
-    given = {"ref": ref, "tokens": tokens, "tier": tier}
-    given = {name: value for name, value in given.items() if value is not None}
-    if len(given) != 1:
-        raise UsageError("want a REF, --tokens N, or --tier device")
-    if tier not in (None, "device"):
-        raise UsageError(f"--tier {tier}: this version keeps KV on the device alone")
-    _freed(cli, cli.call("cache.evict", **given))
+    if (ref is not None) + (tokens is not None) > 1 or (ref, tokens, tier) == (None, None, None):
+        raise UsageError("want a REF, --tokens N, or --tier device|disk")
+    if tier not in (None, *TIERS):
+        raise UsageError(f"--tier {tier}: want device or disk")
+    if tokens is not None and tier == "disk":
+        raise UsageError("--tokens N is of the device: --tier disk takes a REF, or is all of it")
+    alone = ref is None and tokens is None
+    given = {"ref": ref, "tokens": tokens, "tier": tier if alone or tier == "disk" else None}
+    result = cli.call("cache.evict", **{k: v for k, v in given.items() if v is not None})
+    cli.tell(result, cache_view.evicted(result, tier))
 
 
 @cache_app.command("clear")
 def clear(
     ctx: typer.Context,
-    everything: Annotated[bool, typer.Option("--all", help="what is pinned too")] = False,
+    disk: Annotated[bool, typer.Option("--disk", help="that on disk, and no other")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="on the device and on disk, what is pinned too")
+    ] = False,
     yes: Annotated[bool, typer.Option("-y", "--yes", help="do not ask")] = False,
 ) -> None:
-    """Forget all KV that no request is using and nothing is pinned."""
+    """Forget all KV on the device that no request is using and nothing is pinned."""
     cli = common.of(ctx)
-    which = "all cached KV, and all pins" if everything else "all cached KV"
+    which = "all KV on disk" if disk else "all KV on the device"
+    which = "all KV, on the device and on disk, and all pins" if everything else which
     cli.confirm(f"forget {which}? It will be computed again when needed.", yes=yes)
-    _freed(cli, cli.client.call("cache.clear", pinned=everything))
+    tiers = {"device": everything or not disk, "disk": everything or disk}
+    result = cli.client.call("cache.clear", pinned=everything, **tiers)
+    cli.tell(result, cache_view.cleared(result, **tiers))
+
+
+for word in (cache_disk.save, cache_disk.load, cache_disk.warm, cache_disk.verify):
+    cache_app.command(word.__name__)(word)
 
 
 def duration(text: str) -> float:
@@ -141,10 +153,3 @@ def _print(cli: common.Cli, result: dict[str, Any], view: Any) -> None:
         return
     for line in view(result, cli.columns):
         cli.out(line)
-
-
-def _freed(cli: common.Cli, result: dict[str, Any]) -> None:
-    if cli.json:
-        cli.data(result)
-    else:
-        cli.note(cache_view.freed(result))

@@ -28,6 +28,7 @@ CHECKS: tuple[Check, ...] = (
     home.settings,
     home.database,
     home.models,
+    home.kv,
     home.socket,
     home.daemon,
     machine.terminal,

@@ -139,6 +139,13 @@ class Cli:
         """The one JSON document."""
         print(json.dumps(value))
 
+    def tell(self, value: Mapping[str, Any], line: str) -> None:
+        """What was done: the one JSON document, or a line on stderr."""
+        if self.json:
+            self.data(value)
+        else:
+            self.note(line)
+
     def note(self, text: str) -> None:
         """A line on stderr about what is done; not with -q."""
         if not self.quiet:

@@ -23,7 +23,8 @@ _WANTS = (  # what a metavar asks for; several may fit
     ("branches", re.compile(r"\bBRANCH\b")),
     ("settings", re.compile(r"\bSETTING\b")),
     ("options", re.compile(r"\bk=v\b")),
-    ("files", re.compile(r"FILE|PATH|SOCK|WHEEL|GGUF|FOLDER|DIR\b")),
+    ("files", re.compile(r"(?<!@)FILE|PATH|SOCK|WHEEL|GGUF|FOLDER|DIR\b")),
+    ("at_files", re.compile(r"@FILE")),
 )
 _GLOBAL_WANTS = {"--session": "sessions", "--daemon": "files", "--config": "files"}
 

@@ -16,11 +16,12 @@ from typing import Annotated, Any
 import typer
 
 from radchat.chat.footer import count, footer, seconds, share
-from radchat.chat.text import clean
+from radchat.chat.text import clean, one_line
 from radchat.chat.tree_view import render
-from radchat.cli import common
+from radchat.chat.view import end_of, progress
+from radchat.cli import common, restart
 from radchat.cli.choose_model import choose
-from radchat.errors import Busy, RadchatError, from_json
+from radchat.errors import RadchatError, from_json
 from radchat.whereabouts import where
 
 STORY = Path(__file__).with_name("demo_story.md")
@@ -73,7 +74,6 @@ class _Tour:
             self._cli.client.call("switch", where=where(), session=self._session, ref="main")
         self._title("The tree, and where each message's KV is.")
         self._tree()
-        self._title("A restart. The words are on disk; their KV is computed again, once.")
         self._restart()
         self._ask("ask -c", LAST)
         self._sum_up()
@@ -100,7 +100,7 @@ class _Tour:
             elif event.name == "notice":
                 self._say(f"({event.data['text']})")
             elif event.name == "progress":
-                self._cli.status(f"{event.data.get('stage')} {event.data.get('text') or ''}")
+                self._cli.status(progress(event.data))
             elif event.name == "error":
                 raise from_json(event.data)
             elif event.name == "done":
@@ -109,13 +109,14 @@ class _Tour:
             raise RadchatError("the daemon ended in mid-answer: see radchat daemon logs")
         self._session, self._name = answer["session"], answer["name"]
         first = answer["branches"][0]
-        self._answers.append({"question": question, **first, "saved_s": answer["saved_s"]})
+        told = {key: answer.get(key) for key in ("saved_s", "why")}
+        self._answers.append({"question": question, **first, **told})
         self._write("\n")
         self._say(
             footer(
                 first,
                 context=answer["context"],
-                saved_s=answer["saved_s"],
+                **told,
                 columns=self._cli.columns,
             )
         )
@@ -129,27 +130,40 @@ class _Tour:
             self._say(line)
 
     def _restart(self) -> None:
+        why_lost = restart.persist_off(self._cli)
+        if why_lost is None:
+            then = "The words and their KV are on disk: the next answer restores them."
+        else:
+            then = f"The words are on disk. {one_line(why_lost)}: it is computed again."
+        self._title(f"A restart. {then}")
         self._command("radchat daemon restart")
-        from radchat.stop import stop_daemon
-
-        if self._cli.daemon is not None:
-            self._say("(skipped: this daemon was named with --daemon)")
+        why_not = restart.why_not(self._cli)
+        if why_not is not None:
+            self._say(f"(skipped: {why_not})")
             return
-        status = self._cli.client.call("status")
-        if status.get("answers"):
-            raise Busy("another answer is running: the demo does not stop your daemon")
+        took = restart.restart(self._cli)
+        self._say(f"stopped and started again in {seconds(took)}")
+        self._tree()
+        self._load()
+
+    def _load(self) -> None:
+        """So that the next answer's first token is about its prompt, not the weights."""
+        self._command("radchat models load")
         began = time.monotonic()
-        stop_daemon(self._cli.places, force=False)
-        self._cli.client.call("health")  # starts it again
-        self._say(f"stopped and started again in {seconds(time.monotonic() - began)}")
+        stream = self._cli.client.stream("models.load", where=where(), model=self._model)
+        done = end_of(stream, self._say, self._cli.status)
+        took = seconds(time.monotonic() - began)
+        self._say(f"loaded {one_line(done['model'])} {done['dtype']} in {took}")
 
     def _sum_up(self) -> None:
         read = sum(answer["usage"]["input_tokens"] for answer in self._answers)
         cached = sum(answer["usage"]["cached_input_tokens"] for answer in self._answers)
         self._title("What it came to")
+        disk = sum(answer["cache"]["disk"] for answer in self._answers)
         self._say(
             f"{len(self._answers)} answers from prompts of {count(read)} tokens in all, of which "
-            f"{count(cached)} ({share(cached, read)}) were not computed again; "
+            f"{count(cached)} ({share(cached, read)}) were not computed again"
+            f"{f', {count(disk)} of them from disk' if disk else ''}; "
             f"{seconds(time.monotonic() - self._began)} altogether"
         )
         self._say(f"go on: radchat chat -r {self._name}")

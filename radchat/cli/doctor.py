@@ -17,6 +17,7 @@ from radchat import __version__
 from radchat.chat.footer import size
 from radchat.chat.text import one_line
 from radchat.cli import checks, common, values
+from radchat.cli import home_checks as at_home
 from radchat.cli import machine_checks as on_machine
 from radchat.cli.config import shown
 from radchat.cli.findings import Finding
@@ -120,6 +121,7 @@ def places(cli: common.Cli) -> dict[str, str]:
         "data": where.data,
         "state": where.state,
         "cache": where.cache,
+        "kv": where.kv,
         "log": where.log,
         "socket": where.socket(),
     }
@@ -145,10 +147,12 @@ def defaults(cli: common.Cli) -> dict[str, str]:
 
     try:
         budget = on_machine.kv_budget(cli, fit.available_memory())[1]
+        on_disk = size(at_home.kv_disk_budget(cli)[0])
     except RadchatError:
-        budget = "not known: see settings"
+        budget = on_disk = "not known: see settings"
     return {
         "kv_device": f"{budget} (a quarter of free memory, at most 4 GiB)",
+        "kv_disk": f"{on_disk} (a tenth of free space, at most 10 GiB)",
         "context": "the model's own, at most what the KV budget holds",
         "sampling": f"the model's own, else temperature {DEFAULT_TEMPERATURE}, top-p "
         f"{DEFAULT_TOP_P}, a fresh seed",

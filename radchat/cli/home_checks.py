@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from radchat.chat.footer import size
+from radchat.chat.text import one_line
+from radchat.cli import values
 from radchat.cli.findings import Finding, Status, nearest
 from radchat.errors import RadchatError, Unreachable
 
@@ -79,6 +81,48 @@ def models(cli: Cli) -> Iterator[Finding]:
         yield Finding("model", status, error.message.split(";")[0], pull)
     else:
         yield Finding("model", "ok", f"{found.name}, {size(found.bytes)}")
+
+
+def kv(cli: Cli) -> Iterator[Finding]:
+    """Whether KV outlives the daemon: asked of the daemon, else seen from the folder and its lock.
+
+    A daemon that is just opening the folder must find its lock free: it is tried only where none of
+    this home runs.
+    """
+    from radchat.daemon.lock import is_held
+
+    folder, told = cli.places.kv, values.ask(cli, "cache.stats")
+    why, tier = told.get("persist_off"), (told.get("tiers") or {}).get("disk")
+    if cli.config.persist == "off" or cli.config.kv_disk == 0:
+        name = "persist" if cli.config.persist == "off" else "kv_disk"
+        text = f"{name} is {'off' if name == 'persist' else 0}: a restart computes KV again"
+        yield Finding("kv on disk", "note", text, f"radchat config unset {name}")
+    elif why or told.get("disk_trouble"):
+        text = one_line(str(why or told["disk_trouble"]))
+        yield Finding("kv on disk", "warning", text, "radchat daemon restart, when that is mended")
+    elif tier:
+        text = f"{size(tier['bytes'])} of {size(tier['budget_bytes'])} in {folder}"
+        yield Finding("kv on disk", "ok", f"{text}; {size(tier['free_bytes'])} free")
+    elif not told and not is_held(cli.places.lock) and is_held(folder / "lock"):
+        text = f"another home's daemon keeps its KV in {folder}"
+        yield Finding("kv on disk", "warning", text, "set RADCHAT_CACHE_DIR to another folder")
+    else:
+        budget, free = kv_disk_budget(cli)
+        yield Finding("kv on disk", "ok", f"up to {size(budget)} in {folder}; {size(free)} free")
+
+
+def kv_disk_budget(cli: Cli) -> tuple[int, int]:
+    """Bytes that KV on disk may take, as the daemon reckons them, and those free there."""
+    import shutil
+
+    from radchat.config import kv_disk_default
+
+    folder = cli.places.kv
+    free = shutil.disk_usage(nearest(folder)).free
+    if cli.config.kv_disk is not None:
+        return cli.config.kv_disk, free
+    held = sum(path.stat().st_size for path in folder.glob("*/*/*.safetensors"))
+    return kv_disk_default(free + held), free
 
 
 def socket(cli: Cli) -> Iterator[Finding]:

@@ -121,6 +121,23 @@ def _options(cli: Cli, prefix: str) -> Iterable[Candidate]:  # noqa: ARG001
         yield Candidate(f"{name}=", more=True)
 
 
+def _at_files(cli: Cli, prefix: str) -> Iterable[Candidate]:  # noqa: ARG001
+    """Files behind an @, which no shell knows to be one's beginning."""
+    from pathlib import Path
+
+    if not prefix.startswith("@"):
+        return
+    folder = prefix[1 : prefix.rfind("/") + 1]
+    try:
+        found = sorted(Path(folder).expanduser().iterdir())
+    except (OSError, RuntimeError):  # no such folder; no such user's
+        return
+    for path in found:
+        if not path.name.startswith(".") or prefix[len(folder) + 1 :].startswith("."):
+            name = f"@{folder}{path.name}"
+            yield Candidate(f"{name}/", more=True) if path.is_dir() else Candidate(name)
+
+
 VALUES: dict[str, Callable[[Cli, str], Iterable[Candidate]]] = {
     "refs": _refs,
     "branches": _branches,
@@ -129,4 +146,5 @@ VALUES: dict[str, Callable[[Cli, str], Iterable[Candidate]]] = {
     "sources": _sources,
     "settings": _settings,
     "options": _options,
+    "at_files": _at_files,
 }

@@ -30,6 +30,21 @@ SESSION = {
     "last": None,
 }
 HOSTILE = "x\x1b[31my\x9bz"
+SAVED = {
+    "session": long("e7f2"), "name": HOSTILE, "tokens": 3072, "blocks": 12, "bytes": 2**26,
+    "on_disk_tokens": 3210, "path_tokens": 3210, "seconds": 0.31, "left": None,
+}  # fmt: skip
+PREDICTED = {
+    "text": "11,240 tokens: 10,900 on disk, about 0.2 s", "code": "restore",
+}  # fmt: skip
+LOADED = {
+    "session": long("e7f2"), "name": HOSTILE, "message": long("d9f1"), "model": "tiny",
+    "dtype": "bf16", "path_tokens": 11240, "device": 0, "restored": 10900, "missing": 340,
+    "seconds": 0.21,
+}  # fmt: skip
+VERIFIED = {
+    "ok": True, "blocks": 43, "bytes": 2**29, "bad": [], "adopted": 0, "swept": 0, "seconds": 1.0,
+}  # fmt: skip
 
 
 def log() -> dict[str, Any]:
@@ -140,7 +155,13 @@ def full_script() -> dict[str, Any]:
                            "after": 812}),
         ],
         "cache.stats": {
-            "tiers": {"device": {"tokens": 10, "bytes": 2048, "budget_bytes": 4096}},
+            "tiers": {
+                "device": {"tokens": 10, "bytes": 2048, "budget_bytes": 4096},
+                "disk": {"tokens": 3072, "bytes": 2**26, "budget_bytes": 2**33, "blocks": 12,
+                         "free_bytes": 2**36, "written_bytes": 2**20, "hourly_bytes": 2**31,
+                         "restored_tokens": 1900},
+            },
+            "persist": "auto", "persist_off": None, "disk_trouble": None,
             "total_tokens": 100, "free_tokens": 90, "evictable_tokens": 10, "locked_tokens": 0,
             "pinned_tokens": 0, "hit_rate": 0.5, "requests": 3, "pins": [pin],
             "pin_tokens": 16, "pin_limit_tokens": 25,
@@ -148,10 +169,27 @@ def full_script() -> dict[str, Any]:
         "cache.why": {"session": long("e7f2"), "name": HOSTILE, "answers": [why]},
         "cache.pin": {**pin, "pin_tokens": 16, "pin_limit_tokens": 25},
         "cache.unpin": {"session": long("e7f2"), "message": long("d9f1"), "unpinned": True},
-        "cache.ls": {"entries": [entry]},
+        "cache.ls": {
+            "entries": [
+                entry,
+                {**entry, "tier": "D", "node": "0f3a9c21", "tokens": 256, "frees": 256,
+                 "hits": None, "name": None, "session": None, "message": None, "text": None},
+            ]
+        },
         "cache.tree": {"nodes": [node]},
-        "cache.evict": {"freed_tokens": 32},
-        "cache.clear": {"freed_tokens": 32},
+        "cache.evict": {"freed_tokens": 32, "freed_bytes": 4096, "pinned_tokens": 0},
+        "cache.clear": {"freed_tokens": 32, "pinned_tokens": 0, "disk_tokens": 256,
+                        "disk_bytes": 2**20},
+        "cache.save": lambda args: [
+            Event("progress", {"stage": "save", "done": 1, "total": 12, "text": HOSTILE}),
+            Event("done", SAVED),
+        ],
+        "cache.load": lambda args: [Event("notice", PREDICTED), Event("done", LOADED)],
+        "cache.warm": lambda args: [
+            Event("notice", PREDICTED),
+            Event("done", {**LOADED, "missing": 0, "computed": 340}),
+        ],
+        "cache.verify": lambda args: [Event("done", VERIFIED)],
         "cancel": {"cancelled": True},
         "status": {"state": "ready", "pid": 1, "model": "tiny", "device": "cpu", "usage": usage()},
         "defaults": {"settings": {"dtype": {"value": "auto", "from": "default"}}, "device": "cpu"},

@@ -62,6 +62,9 @@ KINDS = {
     "ask --": "",
     "redo": "",
     "cache evict": "refs",
+    "cache load": "refs",
+    "cache warm": "refs at_files",
+    "cache warm HEAD": "refs at_files",
 }
 
 

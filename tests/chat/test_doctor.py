@@ -217,6 +217,37 @@ def test_a_daemon_of_another_build_is_told(home: Path, daemon: FakeDaemon) -> No
     assert report["daemon"]["dtype"] == "auto (default)"
 
 
+def test_kv_on_disk_is_told_with_its_room_and_what_keeps_it_from_lasting(home: Path) -> None:
+    sound = worst("kv", cli(home))
+    assert (sound.status, "up to " in sound.text, " free" in sound.text) == ("ok", True, True)
+    assert "up to 3.00 GiB in" in worst("kv", cli(home, RADCHAT_KV_DISK="3GiB")).text
+    off = worst("kv", cli(home, RADCHAT_PERSIST="off"))
+    assert (off.status, off.remedy) == ("note", "radchat config unset persist")
+    assert worst("kv", cli(home, RADCHAT_KV_DISK="0")).status == "note"
+    private(home / "cache" / "kv")
+    lock = Lock.take(home / "cache" / "kv" / "lock")
+    assert lock is not None
+    try:
+        held = worst("kv", cli(home))
+    finally:
+        lock.release()
+    assert (held.status, held.remedy) == ("warning", "set RADCHAT_CACHE_DIR to another folder")
+    assert worst("kv", cli(home)).status == "ok"
+
+
+def test_a_daemon_says_itself_how_kv_on_disk_is(home: Path, daemon: FakeDaemon) -> None:
+    asked = cli(home)
+    asked.daemon = str(daemon.path)
+    tier = {"bytes": 2**29, "budget_bytes": 2**33, "free_bytes": 2**36}
+    told = {"tiers": {"disk": tier}, "persist_off": None, "disk_trouble": None}
+    daemon.script["cache.stats"] = told
+    assert "512.0 MiB of 8.00 GiB in " in worst("kv", asked).text
+    daemon.script["cache.stats"] = {**told, "disk_trouble": "the disk is full: no KV is written"}
+    assert worst("kv", asked).text == "the disk is full: no KV is written"
+    daemon.script["cache.stats"] = {**told, "tiers": {}, "persist_off": "kv is another's"}
+    assert (worst("kv", asked).status, worst("kv", asked).text) == ("warning", "kv is another's")
+
+
 def test_a_model_that_is_named_and_not_here_is_broken_and_none_at_all_a_warning(home: Path) -> None:
     assert worst("models", cli(home)).status == "warning"
     finding = worst("models", cli(home, RADCHAT_MODEL="nowhere"))

@@ -4,9 +4,69 @@ from __future__ import annotations
 
 from radchat.chat.opening import Opening
 from radchat.client import Client
+from radchat.errors import NotFound
 from radchat.paths import Places
-from radchat.protocol import Event
+from radchat.protocol import Event, Where
+from tests.chat.conftest import SESSION, log
 from tests.chat.fake_server import FakeDaemon
+from tests.chat.trees import long
+
+WHERE: Where = {"terminal": "t", "folder": "/"}
+
+
+Told = list[str]
+
+
+def opened(daemon: FakeDaemon, *, new: bool = False, at: str | None = None) -> Told:
+    """What a chat says while it opens, to the end."""
+    told: Told = []
+    opening = Opening(
+        lambda: Client.connect(Places.from_env(), start=False, daemon_socket=daemon.path),
+        session={"where": WHERE, "session": None, "new": new},
+        model={"model": "tiny"},
+        on_open=lambda _session: None,
+        on_change=lambda: None,
+        say=told.append,
+        at=at,
+    )
+    opening.start()
+    assert opening.is_loaded(60.0)
+    assert opening.error is None
+    return told
+
+
+def loading(restoring: int) -> list[Event]:
+    done = {"model": "tiny", "context": 512, "restoring": restoring}
+    return [Event("notice", {"text": "tiny makes room"}), Event("done", done)]
+
+
+def test_the_kv_of_heads_path_is_restored_while_one_types(daemon: FakeDaemon) -> None:
+    daemon.script["models.load"] = lambda _args: loading(1980)
+    assert opened(daemon) == ["tiny makes room", "restoring 1,980 tokens from disk"]
+    (asked,) = daemon.asked("models.load")
+    assert (asked["session"], asked["restore"]) == (SESSION["id"], True)
+    assert asked["head"]["message"] == SESSION["head"]
+
+
+def test_what_restores_nothing_says_nothing(daemon: FakeDaemon) -> None:
+    daemon.script["models.load"] = lambda _args: loading(0)
+    assert opened(daemon) == ["tiny makes room"]
+    opened(daemon, new=True)
+    daemon.script["sessions.open"] = {**SESSION, "head": None, "messages": 0}
+    opened(daemon)
+    assert ["restore" in asked for asked in daemon.asked("models.load")] == [True, False, False]
+
+
+def test_a_chat_at_an_earlier_place_restores_the_path_to_there(daemon: FakeDaemon) -> None:
+    daemon.script["models.load"] = lambda _args: loading(900)
+    daemon.script["log"] = {**log(), "head": long("c2aa")}
+    assert opened(daemon, at="4")[-1] == "restoring 900 tokens from disk"
+    assert daemon.asked("models.load")[0]["head"]["message"] == long("c2aa")
+    assert daemon.asked("log")[0]["ref"] == "4"
+    daemon.script["log"] = NotFound("no turn 99")
+    daemon.script["models.load"] = lambda _args: loading(0)
+    opened(daemon, at="99")  # the first message is told what is wrong with it
+    assert "restore" not in daemon.asked("models.load")[1]
 
 
 def test_the_prompt_is_painted_again_only_where_there_is_something_new(
@@ -28,7 +88,7 @@ def test_the_prompt_is_painted_again_only_where_there_is_something_new(
 
     opening = Opening(
         connect,
-        session={"where": {"terminal": "t", "folder": "/"}, "session": None, "new": True},
+        session={"where": WHERE, "session": None, "new": True},
         model={"model": "tiny"},
         on_open=lambda _session: None,
         on_change=lambda: painted.append(opening.text),

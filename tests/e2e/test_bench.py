@@ -13,9 +13,16 @@ import pytest
 
 from radchat.chat.width import width
 from radchat.cli.bench_card import card
+from radchat.cli.bench_restart import after_restart
+from radchat.cli.bench_run import Bench
+from radchat.cli.common import Cli
+from radchat.stop import stop_daemon
+from tests.e2e.conftest import Homes
 from tests.e2e.homes import Home, Shell, finish
 from tests.openai_server import Handler, OpenAIServer, well
 from tests.waiting import wait_until
+
+KEPT = "KV of yours is cached (radchat daemon stop)"
 
 
 @pytest.fixture(scope="module")
@@ -58,11 +65,38 @@ def test_bench_measures_what_adds_up_and_leaves_all_as_it_was(talked: Shell, hom
     assert result["weight_bytes"] == home.status()["models"][0]["bytes"]
     assert result["memory"]["resident_bytes"] > result["weight_bytes"]
     assert result["machine"]["copy_bytes_per_s"] > 0
+    assert ("restart" in rows, result["restart_why_not"]) == (False, KEPT)
+    assert f"  after a restart: not measured, {KEPT}" in card(result)
+    restarted = {**rows, "restart": {**second, "first_token_s": 0.001}}
     for lost in (result["cache"]["evicted_tokens"], 12_345):
-        shown = card({**result, "cache": {"evicted_tokens": lost}})
+        shown = card({**result, "rows": restarted, "cache": {"evicted_tokens": lost}})
         assert len(shown) <= 23, "fits 80x24 with the prompt below it"
         assert all(len(line) < 80 and line.isprintable() for line in shown)
+        assert any(line.startswith("  the same after a restart") for line in shown)
         assert ("12,345 tokens of yours" if lost else "what was there still is") in "\n".join(shown)
+
+
+def test_a_second_turn_is_measured_after_a_restart_where_nothing_is_lost_by_one(
+    homes: Homes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = homes(RADCHAT_CHECK="")
+    for name, value in home.env.items():  # of the daemons that this process starts
+        monkeypatch.setenv(name, value)
+    shell = Shell(home, "1")
+    cli = Cli(env=home.env)
+    with Bench(cli, "tiny", max_tokens=4) as run:
+        run.load()
+        pid = home.status()["pid"]
+        assert after_restart(cli, run, "a", "b", held=9) == ([], KEPT)
+        (said,), why_not = after_restart(cli, run, run.words(50), "and then", held=0)
+        assert why_not is None
+        assert home.status()["pid"] != pid
+        assert home.stats()["tiers"]["disk"]["tokens"] > said.input_tokens // 2
+    assert 0 < said.first_token_s <= said.total_s
+    assert said.disk_tokens == said.cached_tokens, "nothing was on the device"
+    assert shell.num_sessions() == 0
+    assert home.stats()["tiers"]["disk"]["blocks"] == 0, "its KV went with it"
+    stop_daemon(home.places)
 
 
 def timeless(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,10 +37,8 @@ def test_the_demo_answers_sanely_in_short_and_each_question_differently(home: Ho
         assert sum(cache.values()) == answer["usage"]["input_tokens"], "numbers that add up"
     first, *others, last = answers
     assert first["cache"]["device"] == 0
-    assert all(answer["cache"]["computed"] < 40 for answer in others), "only the new words"
-    assert last["cache"]["device"] == 0, (
-        "no disk tier yet: after the restart it computes, and says so"
-    )
+    assert all(answer["cache"]["computed"] < 40 for answer in (*others, last)), "only new words"
+    assert last["cache"]["disk"] > 400, "after the restart its KV comes from disk"
 
 
 def test_the_demo_shows_its_commands_the_tree_and_the_restart(home: Home) -> None:
@@ -48,5 +47,8 @@ def test_the_demo_shows_its_commands_the_tree_and_the_restart(home: Home) -> Non
     assert "$ radchat ask -c" in shown.out
     assert "$ radchat fork 2 -n colour" in shown.out
     assert "shared by all branches" in shown.out
-    assert "this recomputes" in shown.out
+    assert "The words and their KV are on disk" in shown.out
+    assert re.search(r"@demo_story.* 39\d   D ", shown.out), "the tree after the restart"
+    assert re.search(r"^main@.* from disk", shown.out, re.MULTILINE)
+    assert "this recomputes" not in shown.out
     assert "go on: radchat chat -r demo-" in shown.out
