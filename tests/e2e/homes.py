@@ -127,6 +127,13 @@ class Shell:
         args = {"new_session": True, "options": {"temperature": 0}, **args}
         return self._client().stream("generate", where=self.where, **args)
 
+    def run(self, method: str, **args: Any) -> dict[str, Any]:
+        """Any other stream of the daemon's, to its end: what it says is done."""
+        with self._client().stream(method, where=self.where, **args) as events:
+            last = list(events)[-1]
+        assert last.name == "done", last
+        return last.data
+
     def _client(self) -> Client:
         if not self.home.is_up:
             self("daemon", "start")

@@ -73,6 +73,28 @@ def test_exact_answers_are_the_same_cold_warm_forked_and_after_a_restart(talk: S
     talk.home.assert_balanced()
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+def test_after_a_stop_a_talk_goes_on_from_the_disk_in_the_same_words(
+    talk: Shell, dtype: str
+) -> None:
+    flags = ("--dtype", dtype, "--max-tokens", "16")
+    talk.ask(STORY * 20 + "Who is Ada?", *flags)
+    base = talk.say("Listen again. " + STORY * 20 + "And who is Pixel?", *flags)
+    home, path = talk.home, len(talk.home.ids(base["message"]))
+    assert 1350 < path < 1700
+    warm = talk.say("What colour is the book?", *flags)
+    talk("undo")
+    talk("daemon", "stop")
+    after = talk.say("What colour is the book?", *flags)  # `ask -c`, no daemon running
+    assert after["cache"]["disk"] >= 0.99 * path
+    assert after["cache"]["computed"] <= warm["cache"]["computed"] + 0.01 * path
+    assert home.out_ids(after["message"]) == home.out_ids(warm["message"])
+    stats = home.stats()  # by the model's own count: nothing that was restored was computed
+    assert stats["rows_run"] == after["cache"]["computed"] + after["usage"]["output_tokens"] - 1
+    assert stats["tiers"]["disk"]["restored_tokens"] == after["cache"]["disk"]
+    home.assert_balanced()
+
+
 def test_an_answer_cut_anywhere_goes_on_as_in_one_go(talk: Shell) -> None:
     def said(**args: Any) -> dict[str, Any]:
         with talk.stream(dtype="fp32", **args) as events:

@@ -6,6 +6,7 @@ parent and words, and where the branches are. ``check`` compares them with the d
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ from typing import Any
 from radchat.client import Client
 from radchat.errors import InvalidInput, NotFound, Unreachable, UsageError
 from radchat.protocol import Event
+from tests.e2e import kv_disk
 from tests.e2e.homes import Home, spoken
 from tests.waiting import wait_until
 
@@ -60,6 +62,7 @@ class Life:
         self.random = random.Random(seed)
         self.talks: dict[str, Talk] = {}
         self.done: Counter[str] = Counter()
+        self.restored = 0  # tokens
         self.history: list[str] = []
         self.where = {"terminal": "%soak", "folder": str(home.root)}
         self._number = 0
@@ -91,7 +94,7 @@ class Life:
             self.turn: 12, self.retry: 5, self.edit: 4, self.go_on: 3, self.fork: 4, self.move: 5,
             self.cut: 6, self.two_at_once: 3, self.evict: 3, self.remove: 1, self.look: 2,
             self.another_model: 2, self.prune: 1, self.find: 1, self.copy: 1,
-            self.off_the_record: 1, self.pin: 2, self.why: 2,
+            self.off_the_record: 1, self.pin: 2, self.why: 2, self.save: 2, self.spoil: 1,
         }  # fmt: skip
         if deaths:
             kinds |= {self.kill: 3, self.kill_idle: 1, self.restart: 1}
@@ -150,6 +153,7 @@ class Life:
                 if answer["branch"] is not None:
                     talk.branches[answer["branch"]] = answer["message"]
         usage, cache = done["usage"], done["cache"]
+        self.restored += cache["disk"]
         assert sum(cache.values()) == usage["input_tokens"]
 
     def turn(self) -> None:
@@ -285,6 +289,36 @@ class Life:
             return
         session, talk = found
         self.call("cache.evict", session=session, ref=self.random.choice(list(talk.messages)))
+
+    def save(self) -> None:
+        """To disk, or what is on disk into memory; nothing may be there, or no model loaded."""
+        found = self._talk()
+        if found is None:
+            return
+        session, talk = found
+        method = self.random.choice(("cache.save", "cache.load"))
+        ref = self.random.choice(list(talk.messages))
+        try:
+            with self.client().stream(method, where=self.where, session=session, ref=ref) as events:
+                assert list(events)[-1].name == "done"
+        except NotFound:
+            return  # never read by a model
+
+    def spoil(self) -> None:
+        """A block on disk becomes something else, or all of them go."""
+        blocks = kv_disk.files(self.home)
+        if not blocks:
+            return
+        if self.random.random() < 0.1:
+            self._idle()
+            self.client().call("cache.clear", device=False, disk=True)
+            return
+        damage = self.random.choice(
+            (kv_disk.flip_header, kv_disk.flip_data, kv_disk.flip_ids, kv_disk.truncate)
+        )
+        # replaced or evicted just now, or damaged before
+        with contextlib.suppress(FileNotFoundError, IndexError):
+            damage(self.random.choice(blocks))
 
     def remove(self) -> None:
         if len(self.talks) > 2:

@@ -94,7 +94,8 @@ def test_a_random_life_is_what_its_books_say(
         print(f"SOAK_SEED={SEED}: {dict(life.done)}; last: {' '.join(life.history[-12:])}")
         print(home.log()[-3000:])
         raise
-    print(dict(life.done))
+    print(dict(life.done), life.restored)
+    assert life.restored > 0, "nothing ever came from disk"
     home.stop()
     assert [pid for pid in home.pids if alive(pid)] == []
     assert os.listdir(home.places.running) == []  # noqa: PTH208
