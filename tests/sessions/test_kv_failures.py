@@ -606,6 +606,30 @@ def test_without_adopting_all_files_without_a_row_go(opener: Opener) -> None:
     store.check()
 
 
+def test_what_is_adopted_is_under_its_own_name_and_nobody_elses(opener: Opener) -> None:
+    store = opener()
+    folder = store.of(F)
+    assert write(folder, PATH[:4])
+    place = store.place(F, folder.lookup(raw_of(PATH), 0)[0].key)
+    for other in (
+        place.with_name(f"{place.name[:2]}{'0' * 30}{place.suffix}"),
+        store.place("e" * 8, place.stem),
+    ):
+        other.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(place, other)
+    assert write(folder, [1])
+    short = store.place(F, folder.lookup(raw_of([1]), 0)[0].key)
+    kept = short.read_bytes()
+    assert write(folder, [1, 2])
+    short.parent.mkdir(exist_ok=True)
+    short.write_bytes(kept)  # as if the kill came before it was removed
+    store = opener()
+    while store.tidy(1):
+        pass
+    assert store.stats().blocks == 2
+    store.check()
+
+
 def test_opening_and_looking_up_touch_no_more_files_with_many_blocks(opener: Opener) -> None:
     counts = []
     for number in (3, 200):
@@ -627,14 +651,21 @@ def test_verify_reads_everything_and_says_what_it_did(opener: Opener) -> None:
     write(folder, [1])
     place = store.place(F, folder.lookup(raw_of([1]), 0)[0].key)
     place.write_bytes(place.read_bytes()[:-1])
+    write(folder, [2, 2])
+    write(folder, [3, 3])
+    two, three = (store.place(F, folder.lookup(raw_of(ids), 0)[0].key) for ids in ([2, 2], [3, 3]))
+    shutil.copyfile(two, three)
     stray = store.place(F, "ab" + "0" * 30)
     stray.parent.mkdir(exist_ok=True)
     stray.write_bytes(b"")
     seen: list[tuple[int, int]] = []
     found = store.verify(lambda done, total: seen.append((done, total)))
-    assert seen == [(done, 4) for done in range(1, 5)]
-    assert found.bad == [(place.stem, "it is too short")]
-    assert (found.blocks, found.adopted, found.swept) == (3, 0, 1)
+    assert seen == [(done, 6) for done in range(1, 7)]
+    assert found.bad == [
+        (place.stem, "it is too short"),
+        (three.stem, "it is of another place"),
+    ]
+    assert (found.blocks, found.adopted, found.swept) == (4, 0, 1)
     assert found.bytes == store.stats().bytes
     store.check()
 

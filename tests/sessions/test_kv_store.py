@@ -202,7 +202,7 @@ def test_reuse_is_decided_by_ids_whatever_the_keys_are(
         start = (len(path) - 1) // B * B
         if is_write and not folder.has(raw_of(path), start) and write(folder, path, salt=salt):
             last[tuple(path)] = kv_of(path, start, salt)
-        for block in folder.lookup(raw_of(path), 0):
+        for block in [*folder.lookup(raw_of(path), 0), *folder.blocks(raw_of(path))]:
             data = folder.read(block)
             if data is not None:
                 fits = [
