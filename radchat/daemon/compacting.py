@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from radchat.daemon import options
+from radchat.daemon import options, telling
 from radchat.daemon.compact_plan import Compact, Plan, make_plan
 from radchat.daemon.finding import find_session, find_store, is_stored, moved, stands
 from radchat.daemon.reuse import about_s
@@ -79,12 +79,14 @@ class Compaction:
 
     async def _tell_cost(self, plan: Plan, loaded: Loaded) -> None:
         engine = loaded.engine
-        cached = await self._worker.call(lambda: engine.probe(plan.ids))
+        device, disk = await self._worker.call(lambda: engine.probe_tiers(plan.ids))
+        cached = device + disk
         computed = len(plan.ids) - cached
         about = about_s(computed, engine.prompt_cost)
+        on_disk = f", {disk:,} of them on disk" if disk else ""
         cost = (
-            f"this reads {len(plan.ids):,} tokens ({cached:,} cached, {computed:,} to compute"
-            f"{about}) and writes a summary of at most {plan.max_tokens:,}"
+            f"this reads {len(plan.ids):,} tokens ({cached:,} cached{on_disk}, {computed:,} to "
+            f"compute{about}) and writes a summary of at most {plan.max_tokens:,}"
         )
         parts = [cost]
         if any(message.role == "assistant" for message in plan.path[plan.read :]):
@@ -114,10 +116,8 @@ class Compaction:
             while finished is None:
                 event = await self._inbox.get()
                 words = ""
-                if isinstance(event, Progress) and event.computed_tokens < event.total_tokens:
-                    done, total = event.computed_tokens, event.total_tokens
-                    body = {"stage": "extend", "done": done, "total": total}
-                    self._say(Event("progress", body))
+                if isinstance(event, Progress) and (told := telling.of_engine(event)):
+                    self._say(told)
                 elif isinstance(event, Tokens):
                     words = splitter.push(event.text).content
                 elif isinstance(event, Finished):

@@ -8,9 +8,11 @@ from typing import Any
 from radchat.daemon import options as opts
 from radchat.daemon import views
 from radchat.daemon.arguments import ChatHead, Options
+from radchat.daemon.disk_paths import num_in
 from radchat.daemon.evict_methods import EvictMethods
 from radchat.daemon.filling import KINDS, PARTS, fill, largest, next_prompt
 from radchat.daemon.finding import Place
+from radchat.daemon.forecast import path_to
 from radchat.daemon.loaded import Loaded
 from radchat.daemon.past import Past
 from radchat.engine.conversation import Settings
@@ -51,7 +53,7 @@ class ContextMethods(EvictMethods):
             store, place = self._place(where, session, head)
             path = store.path(place.message)
             if loaded is None:
-                return _stored(store, place, path, entry.name), None
+                return _stored(store, place, path, entry.name, self._disk_part(store, place)), None
             return _exact(store, place, path, loaded, text, think, options or {})
 
         body, ids = await self._desk.run(look)
@@ -61,6 +63,11 @@ class ContextMethods(EvictMethods):
             body["cached"] = {"device": tiers.device, "host": 0, "disk": tiers.disk}
             body["computed"] = len(ids) - tiers.device - tiers.disk
         return body
+
+    def _disk_part(self, store: Store, place: Place) -> int:
+        """How many tokens of the path so far are on disk. On the desk."""
+        read = path_to(store, place.message)
+        return 0 if read is None else num_in(self._path_on_disk(store, read), 0, len(read.ids))
 
 
 def _body(place: Place, model: str) -> dict[str, Any]:
@@ -114,7 +121,9 @@ def _used(store: Store, path: list[Message]) -> int | None:
     return store.prompt(last.prompt).length + (last.out_len or 0)
 
 
-def _stored(store: Store, place: Place, path: list[Message], model: str) -> dict[str, Any]:
+def _stored(
+    store: Store, place: Place, path: list[Message], model: str, disk: int
+) -> dict[str, Any]:
     """Without a tokenizer: what is on record, the template's part not told from what was said."""
     tokens = [number or 0 for number in views.tokens_of(store, place.session.id, path)]
     parts = dict.fromkeys(PARTS, 0)
@@ -131,6 +140,6 @@ def _stored(store: Store, place: Place, path: list[Message], model: str) -> dict
         "free": None,
         "parts": parts,
         "messages": largest(path, tokens),
-        "cached": {"device": 0, "host": 0, "disk": 0},
-        "computed": sum(tokens),
+        "cached": {"device": 0, "host": 0, "disk": disk},
+        "computed": sum(tokens) - disk,
     }

@@ -30,7 +30,6 @@ log = logging.getLogger(__name__)
 DTYPES = ("bf16", "fp32")  # a model's KV has one of these
 NAMING_FILES = ("radchat.json", "config.json", "tokenizer.json")  # what tells a folder's content
 TIDY_EVERY_S = 30.0  # after all was in order
-TIDY_STEPS = 100  # at most, where somebody waits
 OFF = "KV is not kept on disk"
 
 
@@ -97,12 +96,6 @@ class Disk:
             return
         if not await asyncio.to_thread(self.opened.tidy):
             self._tidy_at = time.monotonic() + TIDY_EVERY_S
-
-    async def forget_removed(self) -> None:
-        """What was deleted is overwritten, now and not when the daemon is idle."""
-        opened = self.opened
-        if opened is not None:
-            await asyncio.to_thread(lambda: any(not opened.tidy() for _ in range(TIDY_STEPS)))
 
     async def saving(self, save: Callable[[], Awaitable[T]]) -> T:
         """KV goes before conversations: where the disk is full, room is made, and ``save`` tried

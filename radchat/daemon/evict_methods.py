@@ -116,7 +116,7 @@ class EvictMethods(CacheMethods):
         def look() -> tuple[Store, str, set[str], list[str]]:
             store, named, below = self._below(where, session, head, ref)
             ends = [each.name for each in store.branches(named) if each.message in below]
-            return store, named, below, ends
+            return store, named, below, [*ends, *(below if self._disk.keeps_unnamed else ())]
 
         store, named, below, ends = await self._desk.run(look)
         if ends:  # or they are written again at once

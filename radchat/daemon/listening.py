@@ -87,16 +87,17 @@ class Listening:
         return self._begun.session
 
     def paths(self, *, unnamed: bool) -> list[tuple[str, Ids]]:
-        """What was read and said on the branches of this turn, by their names; ``unnamed``: and
-        on paths without one, by the answer. Only of answers that are put away.
+        """What was read and said on the branches of this turn, by their names; ``unnamed``: of
+        every answer, by its id, so that it is kept when its branch moves on. Only of answers that
+        are put away.
         """
         request = self._asked.request
         prompt = request.ids[: len(request.ids) - request.said]
         found = []
         for choice in self._choices:
-            branch = choice.body.get("branch")
-            if choice.body.get("message") is not None and (branch is not None or unnamed):
-                found.append((str(branch or choice.id), prompt + choice.ids))
+            name = choice.id if unnamed else choice.body.get("branch")
+            if choice.body.get("message") is not None and name is not None:
+                found.append((str(name), prompt + choice.ids))
         return found
 
     # -- while the engine works --------------------------------------------------------------------

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import shutil
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -98,6 +102,53 @@ def test_a_turn_after_a_restart_restores_its_path_and_says_so(tmp_path: Path) ->
     run(main())
 
 
+LOOKS = """
+import asyncio, sys
+from radchat import config
+from radchat.daemon.service import Service
+from radchat.paths import Places
+
+async def main():
+    places = Places.from_env()
+    service = Service(places, config.load(places))
+    await service.start()
+    where = {"terminal": "t1", "folder": "/tmp"}
+    tree = await service.tree(where, show_cache=True)
+    stats = await service.cache_stats(where)
+    rows = (await service.cache_ls(where=where))["entries"]
+    opened = await service.sessions_open(where)
+    (why,) = (await service.cache_why(where))["answers"]
+    context = await service.context(where)
+    print(
+        sum(m["cached"]["disk"] for m in tree["messages"]),
+        stats["tiers"]["disk"]["tokens"],
+        sum(row["tokens"] for row in rows),
+        opened["recompute"]["restores"],
+        why["now"]["disk"] + context["cached"]["disk"],
+    )
+    await service.close()
+    assert "torch" not in sys.modules
+
+asyncio.run(main())
+"""
+
+
+def test_who_only_looks_sees_the_disk_and_imports_no_torch(tmp_path: Path) -> None:
+    async def main() -> House:
+        async with house(tmp_path) as home:
+            await home.say(LONG_TEXT, new_session=True)
+            return home
+
+    home = asyncio.run(main())
+    env = {**os.environ, **home.env, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", LOOKS], check=True, capture_output=True, text=True, env=env
+    )
+    in_tree, in_all, listed, restores, twice = map(int, done.stdout.split())
+    assert in_tree == in_all == listed == restores > 700
+    assert 2 * in_all - 8 < twice < 2 * in_all  # the prompt of `why` ends before its answer
+
+
 def test_every_sample_of_a_retry_is_kept_and_nothing_is_piled_up(tmp_path: Path) -> None:
     async def main() -> None:
         many = {"temperature": 1, "seed": 1, "max_tokens": 30}
@@ -114,6 +165,26 @@ def test_every_sample_of_a_retry_is_kept_and_nothing_is_piled_up(tmp_path: Path)
             assert store is not None
             starts = Counter(entry.start for entry in store.entries())
             assert starts == {0: 1, 256: 1, 512: 3, 768: 3}  # the prompt ends in the third
+
+    run(main())
+
+
+@pytest.mark.parametrize("persist", ["auto", "always"])
+def test_an_answer_that_no_branch_names_any_more_is_kept_if_one_asks_for_that(
+    tmp_path: Path, persist: str
+) -> None:
+    async def main() -> None:
+        async with house(tmp_path, RADCHAT_PERSIST=persist) as home:
+            first = await home.say(LONG_TEXT, new_session=True)
+            options = {"temperature": 1, "seed": 1, "max_tokens": 5}
+            await home.say(kind="retry", options=options)
+            hourly = (await home.service.cache_stats(WHERE))["tiers"]["disk"]["hourly_bytes"]
+            assert hourly == (None if persist == "always" else 2 * 1024**3)
+        async with house(tmp_path, RADCHAT_PERSIST=persist) as home:
+            tree = await home.service.tree(WHERE, show_cache=True)
+            left = first["branches"][0]["message"]
+            (row,) = [row for row in tree["messages"] if row["id"] == left]
+            assert (row["cached"]["disk"] == row["tokens"] - 1) == (persist == "always")
 
     run(main())
 
@@ -324,7 +395,8 @@ def test_the_folder_may_go_while_the_service_runs(tmp_path: Path) -> None:
     run(main())
 
 
-def test_a_full_disk_costs_kv_and_not_the_answer(tmp_path: Path) -> None:
+@pytest.mark.parametrize("when", ["begin", "finish"])
+def test_a_full_disk_costs_kv_and_not_the_answer(tmp_path: Path, when: str) -> None:
     async def main() -> None:
         async with house(tmp_path) as home:
             await home.say(LONG_TEXT, new_session=True)
@@ -337,7 +409,7 @@ def test_a_full_disk_costs_kv_and_not_the_answer(tmp_path: Path) -> None:
             failed: list[str] = []
 
             def full_once(name: str) -> None:
-                if name == "finish" and not failed:
+                if name == when and not failed:
                     failed.append(name)
                     raise SaveFailed("the disk is full")
 
