@@ -35,7 +35,7 @@ def test_an_idle_chat_writes_nothing_and_sleeps(shell: Shell, home: Home) -> Non
         chat.wait_for("> ", PATIENCE)
         chat.type("hello\r")
         chat.wait_for("main@", PATIENCE)
-        chat.settle(1.0, PATIENCE)
+        chat.settle(4.0, PATIENCE)  # what it said is on disk by then
         written, pids = len(chat.raw), (chat.child.pid, home.pid)
         began = time.monotonic()
         woken, used = [wake_ups(pid) for pid in pids], [cpu_s(pid) for pid in pids]

@@ -112,7 +112,8 @@ class Chat:
 
 @pytest.fixture
 def chat(homes: Homes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Chat]:
-    home = homes(RADCHAT_KV_DEVICE="8192tok")
+    # what is not cached is computed: prompts have steps to die in
+    home = homes(RADCHAT_KV_DEVICE="8192tok", RADCHAT_PERSIST="off")
     for name, value in home.env.items():  # of the daemons that this process starts
         monkeypatch.setenv(name, value)
     yield Chat(home, tmp_path)
