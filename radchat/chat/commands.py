@@ -38,7 +38,7 @@ SLASHES = (
     Slash("tree", "[cache]", "the session as a tree; cache: where KV is"),
     Slash("log", "", "the conversation up to here"),
     Slash("think", "[LEVEL|hide]", "the model's reasoning: off, on, low, medium, high"),
-    Slash("cache", "[ls|tree|evict REF]", "what is kept; also save, load, warm, verify, clear"),
+    Slash("cache", "[ls|tree|evict REF]", "what is kept; also save, load, warm, clear"),
     Slash("why", "[REF]", "what of a prompt was reused, and why no more"),
     Slash("pin", "[REF] [24h]", "keep the KV of the path to a message"),
     Slash("context", "", "what fills the context, in tokens"),
