@@ -91,16 +91,18 @@ class Chat:
         if self.is_ephemeral:
             self._say("ephemeral: nothing said here is kept on disk")
         if not self._start.is_new:
-            lines = self.where_lines(session)
+            lines = self.where_lines(session, is_opening=True)
             self.prompt.say(lambda: self.tell(lines))
         elif session.get("last"):
             self._say(last_line(session["last"]))
 
-    def where_lines(self, session: dict[str, Any]) -> list[str]:
-        """Which session this is, and the last words of it."""
-        lines = [opened_line(session)]
-        if session.get("recompute"):
-            lines.append(str(session["recompute"]["text"]))
+    def where_lines(self, session: dict[str, Any], *, is_opening: bool = False) -> list[str]:
+        """Which session this is, what going on costs, and the last words of it. What a chat that
+        opens restores is told as it begins to.
+        """
+        lines, forecast = [opened_line(session)], session.get("recompute")
+        if forecast and not (is_opening and forecast.get("code") == "restore"):
+            lines.append(str(forecast["text"]))
         if self.opening.client is not None and session.get("messages"):
             asked = {"where": self.host.here()["where"], "session": session["id"], "n": 1}
             with contextlib.suppress(RadchatError):

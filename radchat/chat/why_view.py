@@ -73,8 +73,8 @@ def _restored(answer: Mapping[str, Any], num: int) -> str:
     """`from disk (94.4%): 80-1,980`, and which tokens those were."""
     if not answer["restored"]:
         return ""
-    spans = [span for span in answer.get("spans") or () if span[2] == "disk"]
-    which = ", ".join(f"{count(start)}-{count(end)}" for start, end, _ in spans)
+    spans = answer.get("from_disk") or ()
+    which = ", ".join(f"{count(start)}-{count(end)}" for start, end in spans)
     return f"from disk ({share(answer['restored'], num)}){f': {which}' if which else ''}"
 
 

@@ -193,9 +193,9 @@ class DiskMethods(WhyMethods):
         wanted: Wanted | None,
         read: Callable[[Loaded], Ids],
     ) -> None:
-        begin = time.monotonic()
         entry = await self._engines.choose(model, None)
         async with self._engines.using(entry, dtype, stream.say) as loaded:
+            begin = time.monotonic()  # loading the model is told by itself
             ids = await self._desk.run(lambda: read(loaded))
             engine = loaded.engine
             disk = (await self._worker.call(lambda: engine.probe_tiers(ids))).disk

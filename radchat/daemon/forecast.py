@@ -43,7 +43,7 @@ def told(
     """The forecast as it is sent; None where it is not worth saying. ``excuse``: why what is not
     cached is not on disk.
     """
-    again = num - cached - on_disk
+    again, code = num - cached - on_disk, "recompute"
     if again > WORTH_SAYING:
         cost = None if loaded is None else loaded.engine.prompt_cost
         seconds = None if cost is None else cost.of(again)
@@ -52,8 +52,9 @@ def told(
             f"it is no longer cached{excuse}"
         )
     elif on_disk > WORTH_SAYING:
+        code = "restore"
         seconds = None if loaded is None else loaded.engine.load_seconds(on_disk)
         text = f"going on here restores {on_disk:,} of {num:,} tokens from disk{about(seconds)}"
     else:
         return None
-    return {"tokens": again, "restores": on_disk, "seconds": seconds, "text": text}
+    return {"code": code, "tokens": again, "restores": on_disk, "seconds": seconds, "text": text}

@@ -161,6 +161,7 @@ def record(asked: Asked, spans: Sequence[Span], decode: Callable[[Ids], str]) ->
         "restored": sums["disk"],
         "computed": sums["computed"],
         "parts": [part._asdict() for part in parts],
+        "from_disk": [span[:2] for span in spans if span.tier == "disk"],
         "ended": ended,
     }
 

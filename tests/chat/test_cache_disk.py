@@ -219,7 +219,7 @@ def test_without_a_model_the_disk_is_told_all_the_same() -> None:
 
 def test_why_says_what_of_it_would_come_from_disk_now() -> None:
     answer = full_script()["cache.why"]["answers"][0]
-    answer |= {"restored": 3, "spans": [[0, 4, "device"], [4, 7, "disk"], [7, 12, "computed"]]}
+    answer |= {"restored": 3, "from_disk": [[4, 7]]}
     now = {"device": 4, "host": 0, "disk": 6, "computed": 2}
     lines = why_view.why({"answers": [{**answer, "now": now}]}, None)
     assert "  restored         3  from disk (25.0%): 4-7" in lines

@@ -100,6 +100,20 @@ def test_goodbye_names_the_session_as_its_first_message_did(chat: Open, daemon: 
     assert "Continue: radchat chat -r report-q3" in terminal.text
 
 
+@pytest.mark.parametrize(("code", "is_told"), [("restore", False), ("recompute", True)])
+def test_a_chat_that_opens_tells_what_it_restores_once(
+    chat: Open, daemon: FakeDaemon, code: str, is_told: bool
+) -> None:
+    forecast = {"code": code, "text": "going on here does something", "tokens": 9, "restores": 900}
+    daemon.script["sessions.open"] = {**SESSION, "recompute": forecast}
+    daemon.script["models.load"] = lambda args: [Event("done", {"restoring": 900})]
+    terminal = chat("chat", "-c")
+    terminal.wait_for("restoring 900 tokens from disk")
+    assert ("going on here" in terminal.text) == is_told
+    terminal.type("/sessions report-q3\r")  # nothing is restored before the next message
+    terminal.wait_for("going on here does something")
+
+
 def test_the_prompt_is_up_while_the_daemon_still_starts(chat: Open, daemon: FakeDaemon) -> None:
     def opening(args: dict[str, Any]) -> dict[str, Any]:
         time.sleep(1.0)
