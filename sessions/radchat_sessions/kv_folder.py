@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from radchat_sessions.kv_blocks import ID_BYTES, Block, Bytes, common_ids
-from radchat_sessions.kv_index import Index, Row
+from radchat_sessions.kv_index import Index
+from radchat_sessions.kv_schema import Row
 
 if TYPE_CHECKING:
     from radchat_sessions.kv_store import KVStore

@@ -8,7 +8,6 @@ wait for it.
 
 from __future__ import annotations
 
-import errno
 import logging
 import shutil
 import sqlite3
@@ -20,29 +19,15 @@ from typing import TypeVar
 
 from radchat_sessions.kv_blocks import ID_BYTES, Block, KeyOf, KVUnavailable, pieces
 from radchat_sessions.kv_files import SUFFIX, Content, Damaged, Files, unpack, write_file
-from radchat_sessions.kv_index import Index, Row
+from radchat_sessions.kv_index import Index
 from radchat_sessions.kv_lock import FolderLock
+from radchat_sessions.kv_schema import Row
+from radchat_sessions.kv_trouble import damage, is_broken, reason
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 PAUSE_S = 30.0  # after a write that failed, none is tried for so long
-
-_OF_CALLS = {
-    errno.ENOSPC: "the disk is full",
-    errno.EDQUOT: "the disk quota is used up",
-    errno.EROFS: "{folder} is read-only",
-    errno.EACCES: "{folder} may not be written",
-    errno.EPERM: "{folder} may not be written",
-}
-_OF_SQLITE = {
-    sqlite3.SQLITE_FULL: "the disk is full",
-    sqlite3.SQLITE_READONLY: "{folder} is read-only",
-    sqlite3.SQLITE_CANTOPEN: "{folder} can't be opened",
-    sqlite3.SQLITE_BUSY: "another program holds {folder}/index.db locked",
-}
-# Says nothing about the file: what was asked is a miss, and no more.
-_PASSING = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN}
 
 
 def free_bytes(folder: Path) -> int:
@@ -108,7 +93,7 @@ class Shelf:
             try:
                 return Index(path, self._clock())
             except sqlite3.Error as error:
-                if not _is_damage(error):
+                if not is_broken(error):
                     raise
                 self._tell(f"index: {error}", f"{path} is made anew: {error}")
         for suffix in ("", "-wal", "-shm"):
@@ -189,7 +174,7 @@ class Shelf:
     def _index_failed(self, error: sqlite3.Error) -> None:
         if isinstance(error, sqlite3.ProgrammingError):
             return  # closed meanwhile by another thread
-        if _is_damage(error):
+        if is_broken(error):
             self._index_broken = True  # the next work makes it anew
         self._tell(f"index: {error}", f"{self.folder / 'index.db'}: {error}")
 
@@ -203,13 +188,7 @@ class Shelf:
         return self._failed_at is not None and 0 <= self._clock() - self._failed_at < PAUSE_S
 
     def _reason(self, error: OSError | sqlite3.Error) -> str:
-        if isinstance(error, OSError):
-            known = _OF_CALLS.get(error.errno or 0)
-            text = f"{{folder}}: {error.strerror or error}"
-        else:
-            known = _OF_SQLITE.get(_primary(error))
-            text = f"{{folder}}/index.db: {error}"
-        return (known or text).format(folder=self.folder)
+        return reason(error, self.folder)
 
     def _tell(self, kind: str, text: str) -> None:
         """Once each kind."""
@@ -322,30 +301,3 @@ class Shelf:
             self.drop(index, row)
             freed += row.num_bytes
             yield row
-
-
-def damage(error: OSError | Damaged) -> str | None:
-    """Why a block can't be read; None where that says nothing about the block."""
-    if isinstance(error, Damaged):
-        return str(error)
-    if error.errno in _PASSING:
-        return None
-    return "its file is gone" if error.errno == errno.ENOENT else f"{error.strerror or error}"
-
-
-def _primary(error: sqlite3.Error) -> int:
-    """Extended codes keep the primary one in the low byte; -1: SQLite gave none."""
-    code = getattr(error, "sqlite_errorcode", None)
-    return -1 if code is None else code & 0xFF
-
-
-def _is_damage(error: sqlite3.Error) -> bool:
-    """Not the disk's doing but what stands in the index, or its format."""
-    return _primary(error) in (
-        -1,
-        sqlite3.SQLITE_ERROR,
-        sqlite3.SQLITE_CORRUPT,
-        sqlite3.SQLITE_NOTADB,
-        sqlite3.SQLITE_CONSTRAINT,
-        sqlite3.SQLITE_SCHEMA,
-    )

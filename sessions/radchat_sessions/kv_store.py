@@ -33,9 +33,10 @@ from radchat_sessions.kv_blocks import (
 )
 from radchat_sessions.kv_files import DTYPES, TOKENS_AXIS, Files, pack, packed_size
 from radchat_sessions.kv_folder import KVFolder
-from radchat_sessions.kv_index import Index, Row
+from radchat_sessions.kv_index import Index
+from radchat_sessions.kv_schema import Row
 from radchat_sessions.kv_shelf import Shelf, free_bytes
-from radchat_sessions.kv_sweep import Sweep, check, in_order_of_going, shards, wrong
+from radchat_sessions.kv_sweep import Sweep, check, in_order_of_going, read_all, shards
 
 __all__ = [
     "BLOCK_TOKENS",
@@ -310,31 +311,12 @@ class KVStore(Shelf):
 
     def verify(self, progress: Callable[[int, int], None] = lambda _done, _all: None) -> Verified:
         """Read every file. What is bad is deleted; files without a row are adopted or swept."""
-        none: list[Row] = []
-        rows = self.ask(lambda index: index.rows(), none)
-        blocks = size = 0
-        bad: list[tuple[str, str]] = []
-        for done, row in enumerate(rows, 1):
-            if wrong(self, row) is None:
-                blocks, size = blocks + 1, size + row.num_bytes
-            else:
-                bad += self._drop_if_wrong(row)
-            progress(done, len(rows))
+        blocks, size, bad = read_all(self, progress)
         with self.work():
             self._sweep = sweep = Sweep(self)
         while self.tidy() and self._sweep is sweep:
             pass
         return Verified(blocks, size, bad, sweep.adopted, sweep.swept)
-
-    def _drop_if_wrong(self, row: Row) -> list[tuple[str, str]]:
-        """Not if it was evicted, or written again, meanwhile."""
-        with self.work() as index:
-            if index is not None and index.get(row.fingerprint, row.key) is not None:
-                why = wrong(self, row)
-                if why is not None:
-                    self.drop_bad(row, why)
-                    return [(row.key, why)]
-        return []
 
     def check(self, *, files: bool = True) -> None:
         """Recount by brute force, for tests. Raises AssertionError."""

@@ -8,14 +8,16 @@ from __future__ import annotations
 import heapq
 import re
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 from pathlib import Path
 
 from radchat_sessions.kv_blocks import ID_BYTES, ROOT
 from radchat_sessions.kv_files import SUFFIX, Content, Damaged, unpack
-from radchat_sessions.kv_index import Index, Row
-from radchat_sessions.kv_shelf import Shelf, damage
+from radchat_sessions.kv_index import Index
+from radchat_sessions.kv_schema import Row
+from radchat_sessions.kv_shelf import Shelf
+from radchat_sessions.kv_trouble import damage
 
 _SHARD = re.compile("[0-9a-f]{2}")
 _LARGEST = 1 << 30  # bytes; far above any block
@@ -131,6 +133,29 @@ def wrong(shelf: Shelf, row: Row) -> str | None:
     except (OSError, Damaged) as error:
         return damage(error)
     return None
+
+
+def read_all(
+    shelf: Shelf, progress: Callable[[int, int], None]
+) -> tuple[int, int, list[tuple[str, str]]]:
+    """Reads every file that is listed: whole blocks, their bytes, and (key, why) of what was bad
+    and is gone. Others may write and evict meanwhile.
+    """
+    none: list[Row] = []
+    rows = shelf.ask(lambda index: index.rows(), none)
+    blocks = size = 0
+    bad: list[tuple[str, str]] = []
+    for done, row in enumerate(rows, 1):
+        if wrong(shelf, row) is None:
+            blocks, size = blocks + 1, size + row.num_bytes
+        else:
+            with shelf.work() as index:
+                listed = index is not None and index.get(row.fingerprint, row.key)
+                if listed and (why := wrong(shelf, row)):
+                    shelf.drop_bad(row, why)
+                    bad.append((row.key, why))
+        progress(done, len(rows))
+    return blocks, size, bad
 
 
 def in_order_of_going(rows: list[Row]) -> list[Row]:
