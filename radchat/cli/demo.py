@@ -134,7 +134,7 @@ class _Tour:
         if why_lost is None:
             then = "The words and their KV are on disk: the next answer restores them."
         else:
-            then = f"The words are on disk. {one_line(why_lost)}: it is computed again."
+            then = f"The words are on disk. {one_line(why_lost)}; it is computed again."
         self._title(f"A restart. {then}")
         self._command("radchat daemon restart")
         why_not = restart.why_not(self._cli)
