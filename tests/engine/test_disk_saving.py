@@ -198,6 +198,24 @@ def test_what_the_store_refuses_stays_kept_and_is_tried_again_later(bench: Bench
     assert on_disk(store) == {ids.tobytes()}
 
 
+def test_what_was_refused_when_all_of_it_was_copied_is_copied_again(bench: Bench) -> None:
+    engine, store = bench.engine, bench.store
+    ids = some(1, 600)
+    bench.ask(ids)
+    engine.keep("s/main", ids)
+    store.write_gate.clear()
+    while engine.save():
+        pass
+    store.refuses = True
+    store.write_gate.set()
+    assert engine.drain(10)
+    store.refuses = False
+    assert not engine.save()
+    bench.clock.advance(RETRY_S)
+    save(bench)
+    assert on_disk(store) == {ids.tobytes()}
+
+
 def test_flush_does_not_wait_for_a_better_time(bench: Bench) -> None:
     ids = some(1, 600)
     bench.ask(ids)
