@@ -15,7 +15,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from radchat_sessions.kv_schema import FORMAT, SCRIPT, Row
@@ -126,7 +126,8 @@ class Index:
         A block with children only where there is no leaf at all, which keys that collide can do.
         """
         with self._lock:
-            self.flush()
+            with suppress(sqlite3.OperationalError):  # a full disk: what goes now makes room
+                self.flush()
             sql = _ROWS + "ORDER BY children > 0, tick LIMIT ?"
             for values in self._db.execute(sql, (len(spared) + 1,)):
                 row = Row._make(values)

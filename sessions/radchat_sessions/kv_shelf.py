@@ -27,6 +27,7 @@ from radchat_sessions.kv_trouble import damage, is_broken, reason
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
+INDEX_BYTES = 4 << 20  # of free disk; what SQLite needs beside the index it has
 PAUSE_S = 30.0  # after a write that failed, none is tried for so long
 
 
@@ -41,6 +42,7 @@ class Shelf:
         folder: Path,
         *,
         clock: Callable[[], float],
+        free: Callable[[Path], int],
         files: Files,
         key_of: KeyOf,
         block_tokens: int,
@@ -53,6 +55,7 @@ class Shelf:
         self.files = files
         self.key_of = key_of
         self._clock = clock
+        self._free = free
         self._writing = threading.RLock()
         self._lock: FolderLock | None = None
         self._index: Index | None = None
@@ -80,11 +83,22 @@ class Shelf:
             if self._index is not None and (self._index_broken or not self._index.is_there()):
                 self._let_go()
             if self._index is None:
+                self._make_room_for_index()
                 self._index = self._open_index()
                 self._index_broken = False
                 self._begin_anew()
         except (OSError, sqlite3.Error) as error:
             raise KVUnavailable(self._reason(error)) from error
+
+    def _make_room_for_index(self) -> None:
+        """On a disk so full that it can't be opened the oldest files go; rows are missed later."""
+        if self._free(self.folder) >= INDEX_BYTES:
+            return
+        old = sorted(self.folder.glob(f"*/??/*{SUFFIX}"), key=lambda path: path.stat().st_mtime)
+        for path in old:
+            self.files.remove(path)
+            if self._free(self.folder) >= INDEX_BYTES:
+                return
 
     def _open_index(self) -> Index:
         """One that is broken or of another format is deleted, not kept aside: it holds ids."""

@@ -56,7 +56,6 @@ _FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 class KVStore(Shelf):
     hourly: int | None  # bytes that may be written an hour; None: any number
     _budget: int
-    _free: Callable[[Path], int]
     _reserve: int
     _sweep: Sweep
 
@@ -83,12 +82,13 @@ class KVStore(Shelf):
         store = cls(
             folder,
             clock=clock,
+            free=free,
             files=files or Files(),
             key_of=key_of,
             block_tokens=block_tokens,
         )
         store._budget, store.hourly = budget, hourly
-        store._free, store._reserve = free, reserve
+        store._reserve = reserve
         return store
 
     def _begin_anew(self) -> None:

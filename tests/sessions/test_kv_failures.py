@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from radchat_sessions.kv_shelf import INDEX_BYTES
 from radchat_sessions.kv_store import RESERVE, KVStore, KVUnavailable
 from tests.sessions.kv import (
     GIB,
@@ -213,6 +214,23 @@ def test_a_disk_nearly_full_is_left_to_conversations(opener: Opener) -> None:
     opener.disk_bytes = RESERVE - 1
     store.make_room()
     assert store.stats().blocks == 0
+
+
+def test_a_disk_too_full_to_open_the_index_loses_the_oldest_files(opener: Opener) -> None:
+    store = opener()
+    folder = store.of(F)
+    for first in (1, 2, 3):
+        write(folder, [first])
+        place = store.place(F, folder.lookup(raw_of([first]), 0)[0].key)
+        os.utime(place, (first, first))
+    opener.close()
+    opener.disk_bytes = INDEX_BYTES + size_of([1])
+    store = opener()
+    assert len(files_of(store)) == 1
+    assert read_path(store.of(F), [1]) == [None]
+    assert read_path(store.of(F), [3]) == [kv_of([3], 0)]
+    tidy(store)
+    store.check()
 
 
 # -- files that are not what they were -------------------------------------------------------------
