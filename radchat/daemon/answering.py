@@ -174,6 +174,7 @@ class Answer:
             said=len(prepared.said),
         )
         is_ephemeral = self._store is self._desk.ephemeral
+        blocks = self._engines.disk.blocks(loaded.model.fingerprint)
         return Asked(
             prepared,
             request,
@@ -183,18 +184,17 @@ class Answer:
             limit,
             self._asked_at,
             partial(self._engines.disk.excuse, is_ephemeral=is_ephemeral),
+            lambda: [] if blocks is None else blocks.spans(request.ids.tobytes()),
         )
 
     async def _check(self, asked: Asked, loaded: Loaded) -> None:
         """Refuse what could never run, and tell what will be restored, or computed again."""
         engine, request, num = loaded.engine, asked.request, len(asked.request.ids)
-        blocks = self._engines.disk.blocks(loaded.model.fingerprint)
 
         def check() -> list[Span]:
             engine.check_request(request)
             device, disk = engine.probe_tiers(request.ids)
-            ranges = blocks.spans(request.ids.tobytes()) if blocks is not None and disk else []
-            return foreseen(num, device, disk, ranges)
+            return foreseen(num, device, disk, asked.on_disk() if disk else [])
 
         spans = await self._worker.call(check)
         disk = sum(span.end - span.start for span in spans if span.tier == "disk")

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from radchat.daemon import turns
+from radchat.daemon.disk_paths import Ranges
 from radchat.engine.request import Request
 
 
@@ -21,3 +22,4 @@ class Asked:
     limit: int  # tokens, prompt and answer
     asked_at: float  # time.monotonic
     excuse: Callable[[float], str]  # of the disk, for what was computed then (Disk.excuse)
+    on_disk: Callable[[], Ranges]  # where the prompt is on disk, when asked

@@ -26,6 +26,7 @@ from radchat.daemon.forecast import Path, path_to, told
 from radchat.daemon.held import Held, Snapshot, cuts
 from radchat.daemon.loaded import Loaded
 from radchat.daemon.pin_book import Entry, PinBook, is_written
+from radchat.daemon.reuse import FASTER, WORTH_SAYING
 from radchat.daemon.worker import Worker
 from radchat.errors import InvalidInput, RadchatError
 from radchat.models import registry
@@ -151,6 +152,9 @@ class Base:
             return told(len(path.ids), 0, num_in(kept, 0, len(path.ids)), None, excuse)
         engine = loaded.engine
         tiers = await self._worker.call(lambda: engine.probe_tiers(path.ids))
+        kept = await asyncio.to_thread(self._path_on_disk, store, path)
+        if num_in(kept, tiers.device, len(path.ids)) - tiers.disk > WORTH_SAYING:
+            excuse = FASTER
         return told(len(path.ids), *tiers, loaded, excuse)
 
     def _excuse(self, store: Store, since: float) -> str:

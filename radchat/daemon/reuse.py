@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from radchat.daemon.disk_paths import num_in
 from radchat.engine.request import Ids, Span
 
 if TYPE_CHECKING:
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
     from radchat.engine.meters import PromptCost
 
 WORTH_SAYING = 256  # tokens computed again before it is said first
+WORTH_A_REASON = (
+    16  # tokens computed again, under an answer: the rest of a page is nobody's question
+)
+FASTER = ", and computing it is faster than loading it from disk"
 AROUND = 8  # tokens shown before and after the one where reuse ended
 
 Cause = Literal[
@@ -52,11 +57,21 @@ def parts_of(asked: Asked, spans: Sequence[Span]) -> list[Part]:
             found.append(Part(*span[:2], "last", "the next token is drawn from it"))
             continue
         start = span.start
-        for end, cause, why in layout:
-            if min(end, span.end) > start:
-                found.append(Part(start, min(end, span.end), cause, why))
-                start = min(end, span.end)
+        for stop, cause, why in layout:
+            end = min(stop, span.end)
+            if end > start:
+                reason = why + _of_the_disk(asked, start, end) if cause == "evicted" else why
+                found.append(Part(start, end, cause, reason))
+                start = end
     return found
+
+
+def _of_the_disk(asked: Asked, start: int, end: int) -> str:
+    """Why tokens that are no longer cached are not restored."""
+    if num_in(asked.on_disk(), start, end) > (end - start) // 2:
+        return FASTER
+    last = asked.prepared.last_answer
+    return "" if last is None else asked.excuse(last.created)
 
 
 def foreseen(num: int, device: int, disk: int, ranges: Iterable[tuple[int, int]]) -> list[Span]:
@@ -101,16 +116,13 @@ def _layout(asked: Asked) -> Iterator[tuple[int, Cause, str]]:
 
 
 def _lost(asked: Asked) -> tuple[Cause, str]:
-    """Why tokens that were computed before are not there, nor on disk."""
+    """Why tokens that were computed before are not there."""
     last = asked.prepared.last_answer
-    if last is None:
-        return "evicted", "it is no longer cached"
-    if (last.model, last.dtype) != (asked.model, asked.dtype):
+    if last is not None and (last.model, last.dtype) != (asked.model, asked.dtype):
         return "model", f"{last.model} {last.dtype} read it last"
-    gone = "it is no longer cached"
-    if last.created < asked.loaded_at:
-        gone += ": the model was loaded since"
-    return "evicted", gone + asked.excuse(last.created)
+    if last is not None and last.created < asked.loaded_at:
+        return "evicted", "it is no longer cached: the model was loaded since"
+    return "evicted", "it is no longer cached"
 
 
 def computed_again(parts: Sequence[Part]) -> tuple[int, str]:
@@ -169,4 +181,5 @@ def record(asked: Asked, spans: Sequence[Span], decode: Callable[[Ids], str]) ->
 def why(reuse: Mapping[str, Any] | None) -> str | None:
     """Why most of what was computed again was; None where nothing was."""
     parts = [] if reuse is None else [Part(**part) for part in reuse["parts"]]
-    return computed_again(parts)[1] or None
+    again, reason = computed_again(parts)
+    return reason if again > WORTH_A_REASON else None

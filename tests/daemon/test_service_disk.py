@@ -375,6 +375,28 @@ def test_a_new_folder_and_a_damaged_block_are_told_as_the_reason(tmp_path: Path)
     run(main())
 
 
+def test_a_disk_that_is_slower_than_computing_is_not_read_and_that_is_told(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with house(tmp_path) as home:
+            await home.say(LONG_TEXT, new_session=True)
+            await save(home)
+            await home.service.cache_clear()
+            (engine,) = [each.engine for each in home.service._engines.all]
+            disk = engine._disk
+            assert disk is not None
+            disk.restoring.speed.saw(1 << 20, 1000.0)
+            away = await home.service.switch(WHERE, ref="HEAD")
+            reason = "it is no longer cached, and computing it is faster than loading it from disk"
+            assert away["recompute"]["text"].endswith(reason)
+            done = await home.say("and on")
+            assert done["cache"]["disk"] == 0
+            assert done["why"] == reason
+
+    run(main())
+
+
 def damage(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[-100] ^= 0xFF
