@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from radchat.chat.footer import age, count, counted, duration, seconds, size
 from radchat.chat.text import one_line
 from radchat.chat.tree_view import TIERS
-from radchat.chat.width import cut, table
+from radchat.chat.width import cut, hang, table
 
 TEXT_COLUMNS = 48
 SERVED = 3  # messages named of those a node serves; then how many more
@@ -24,9 +25,12 @@ def stats(result: Mapping[str, Any], columns: int | None) -> list[str]:
     lines = [] if is_loaded else [f"nothing is cached{where}: no model is loaded"]
     lines += [_tier_line(*each[1:], tiers[each[0]]) for each in TIERS if tiers.get(each[0])]
     lines += _disk(tiers.get("disk") or {}, result)
-    if not is_loaded:
-        return _fit(lines, columns)
-    lines += [
+    lines += _device(result) if is_loaded else []
+    return [piece for line in lines for piece in hang(line, columns or sys.maxsize, 10)]
+
+
+def _device(result: Mapping[str, Any]) -> list[str]:
+    lines = [
         f"{key:<10}{count(result[f'{key}_tokens'])} tokens"
         for key in ("total", "free", "evictable", "pinned", "locked")
     ]
@@ -34,7 +38,7 @@ def stats(result: Mapping[str, Any], columns: int | None) -> list[str]:
         lines.append(f"{'requests':<10}{count(result['requests'])}")
     if result.get("hit_rate") is not None:
         lines.append(f"{'hit rate':<10}{100 * result['hit_rate']:.1f}% of all input tokens")
-    return _fit([*lines, *_pins(result)], columns)
+    return [*lines, *_pins(result)]
 
 
 def _tier_line(letter: str, name: str, tier: Mapping[str, Any]) -> str:

@@ -7,9 +7,11 @@ from typing import Any
 
 from radchat.chat.footer import count, share
 from radchat.chat.text import clean, one_line
-from radchat.chat.width import cut
+from radchat.chat.width import cut, hang
 
 TEXT_COLUMNS = 48
+REASONS = 22  # the column where they begin
+ENDED = "  reuse ended at token"
 AROUND = 24  # columns of text before the token where reuse ended, of it, and after it
 NAMES = {
     "new": "new",
@@ -27,7 +29,12 @@ def why(result: Mapping[str, Any], columns: int | None) -> list[str]:
     lines: list[str] = []
     for answer in result["answers"]:
         lines += ["", *_answer(answer)] if lines else _answer(answer)
-    return lines if columns is None else [cut(line, columns) for line in lines]
+    return lines if columns is None else [piece for line in lines for piece in _fit(line, columns)]
+
+
+def _fit(line: str, columns: int) -> list[str]:
+    """A reason whole, on more lines than one; the words around the token cut."""
+    return [cut(line, columns)] if line.startswith(ENDED) else hang(line, columns, REASONS)
 
 
 def _answer(answer: Mapping[str, Any]) -> list[str]:
@@ -65,7 +72,7 @@ def _made_up(answer: Mapping[str, Any], num: int) -> list[str]:
         lines.append(_row("", size, f"{cause}: {one_line(str(part['why']))}"))
     ended = answer.get("ended")
     if ended:
-        lines.append(f"  reuse ended at token {count(ended['position'])}:  {_context(ended)}")
+        lines.append(f"{ENDED} {count(ended['position'])}:  {_context(ended)}")
     return lines
 
 

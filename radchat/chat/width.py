@@ -94,12 +94,18 @@ def wrap(text: str, columns: int) -> list[str]:
         kept, used = "", 0
         for word in line.split(" ") if width(line) > columns else ():
             room = width(word)
-            if kept.strip() and used + room > columns:
-                lines.append(kept.rstrip())
+            if kept.strip(" ") and used + room > columns:
+                lines.append(kept.rstrip(" "))
                 kept, used = "", 0
             kept, used = f"{kept}{word} ", used + room + 1
-        lines.append(kept.rstrip() if kept else line)
+        lines.append(kept.rstrip(" ") if kept else line)
     return lines
+
+
+def hang(line: str, columns: int, indent: int) -> list[str]:
+    """The line, broken at words; those after the first begin ``indent`` columns in, as its text."""
+    first, *rest = wrap(line[indent:], max(columns - indent, 1))
+    return [line[:indent] + first, *(" " * indent + each for each in rest)]
 
 
 def pad(text: str, columns: int) -> str:

@@ -202,6 +202,11 @@ def test_stats_say_why_nothing_is_kept() -> None:
     tiers = {"device": stats()["tiers"]["device"]}
     lines = cache_view.stats(stats(tiers=tiers, persist_off="KV is not kept: kv/lock"), 80)
     assert "persist   KV is not kept: kv/lock" in lines
+    narrow = cache_view.stats(stats(tiers=tiers, persist_off="another " * 6 + "end"), 40)
+    assert [line for line in narrow if "another" in line or "end" in line] == [
+        "persist   another another another",
+        "          another another another end",
+    ]
     assert not any(line.startswith(("D ", "blocks", "written")) for line in lines)
     lines = cache_view.stats(stats(persist="always", disk_trouble="the disk is full"), 80)
     assert "persist   always" in lines
@@ -224,6 +229,13 @@ def test_why_says_what_of_it_would_come_from_disk_now() -> None:
     lines = why_view.why({"answers": [{**answer, "now": now}]}, None)
     assert "  restored         3  from disk (25.0%): 4-7" in lines
     assert "would be reused (83.3%), 6 of them from disk" in lines[-1]
+    answer["parts"][0]["why"] = "it is no longer cached, and nothing of it is on disk (a reason)"
+    shown = why_view.why({"answers": [{**answer, "now": now}]}, 60)
+    assert all(len(line) <= 60 for line in shown)
+    assert shown[5:7] == [
+        "                   8  template: it is no longer cached, and",
+        "                      nothing of it is on disk (a reason)",
+    ]
 
 
 def test_a_file_is_completed_behind_its_at(
