@@ -310,7 +310,9 @@ class KVStore(Shelf):
         return 0
 
     def verify(self, progress: Callable[[int, int], None] = lambda _done, _all: None) -> Verified:
-        """Read every file. What is bad is deleted; files without a row are adopted or swept."""
+        """Read every file. What is bad is deleted; files without a row are adopted or swept, and
+        rows without a file dropped: a kill leaves both.
+        """
         blocks, size, bad = read_all(self, progress)
         with self.work():
             self._sweep = sweep = Sweep(self)

@@ -17,7 +17,7 @@ from radchat_sessions.kv_files import SUFFIX, Content, Damaged, unpack
 from radchat_sessions.kv_index import Index
 from radchat_sessions.kv_schema import Row
 from radchat_sessions.kv_shelf import Shelf
-from radchat_sessions.kv_trouble import damage
+from radchat_sessions.kv_trouble import GONE, damage
 
 _SHARD = re.compile("[0-9a-f]{2}")
 _LARGEST = 1 << 30  # bytes; far above any block
@@ -60,7 +60,7 @@ class Sweep:
         for key in sorted(listed - there.keys()):
             row = index.get(fingerprint, key)
             if row is not None:
-                self._shelf.drop_bad(row, "its file is gone")
+                self._shelf.drop(index, row)
         self._strays.extend(there[key] for key in sorted(there.keys() - listed))
 
     def _take(self, index: Index, path: Path, room: int) -> None:
@@ -150,8 +150,11 @@ def read_all(
             blocks, size = blocks + 1, size + row.num_bytes
         else:
             with shelf.work() as index:
-                listed = index is not None and index.get(row.fingerprint, row.key)
-                if listed and (why := wrong(shelf, row)):
+                if index is None or index.get(row.fingerprint, row.key) is None:
+                    pass
+                elif (why := wrong(shelf, row)) == GONE:
+                    shelf.drop(index, row)  # a kill between file and row is no damage
+                elif why is not None:
                     shelf.drop_bad(row, why)
                     bad.append((row.key, why))
         progress(done, len(rows))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from radchat_sessions.kv_files import Damaged
 
+GONE = "its file is gone"
 _OF_CALLS = {
     errno.ENOSPC: "the disk is full",
     errno.EDQUOT: "the disk quota is used up",
@@ -42,7 +43,7 @@ def damage(error: OSError | Damaged) -> str | None:
         return str(error)
     if error.errno in _PASSING:
         return None
-    return "its file is gone" if error.errno == errno.ENOENT else f"{error.strerror or error}"
+    return GONE if error.errno == errno.ENOENT else f"{error.strerror or error}"
 
 
 def _primary(error: sqlite3.Error) -> int:

@@ -128,6 +128,7 @@ class Disk(Files):
     def remove(self, path: Path) -> None:
         self._call("remove", path)
         super().remove(path)
+        self.before("removed", path)
 
 
 class Opener:

@@ -325,7 +325,7 @@ class KVMachine(RuleBasedStateMachine):
         self.store.budget = self.budget  # after a restart it may be over
         self.shrink(self.held() - self.budget)
         damaged = {name for name, kept in self.kept.items() if kept.damaged}
-        keys = sorted(self.key(name) for name in damaged)
+        keys = sorted(self.key(name) for name in damaged if self.kept[name].damaged != "gone")
         for name in damaged:
             del self.kept[name]
         found = self.store.verify()
