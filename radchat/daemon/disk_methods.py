@@ -79,6 +79,7 @@ class DiskMethods(WhyMethods):
         self, where: Where, session: str | None, ref: str | None, head: ChatHead | None
     ) -> dict[str, Any]:
         disk = self._disk.require()
+        disk.try_again()
         wanted = await self._desk.run(lambda: self._wanted(where, session, ref, head))
         if wanted.store is self._desk.ephemeral:
             raise InvalidInput(f"{wanted.name} is ephemeral: it is never kept on disk")

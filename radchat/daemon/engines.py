@@ -327,6 +327,8 @@ class Engines:
         log.info("unloaded %s", ", ".join(keys))
 
     async def _remove(self, keys: list[str]) -> None:
+        if self.disk.store is not None:
+            self.disk.store.try_again()
         for key in await self._worker.remove(keys, FLUSH_S):
             log.warning("%s: not all KV of its branches is on disk: %s", key, self.disk.left())
 

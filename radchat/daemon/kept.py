@@ -81,6 +81,8 @@ class Kept(Base):
         disk = self._disk.opened
         if disk is None or store is not self._desk.stored or not doomed:
             return 0, 0
+        while disk.tidy(adopt=False):  # what a kill left without a row may be of these words
+            pass
         return delete(disk, doomed_paths(store, session, doomed))
 
     # -- keeping ---------------------------------------------------------------------------------

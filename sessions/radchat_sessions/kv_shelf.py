@@ -197,6 +197,10 @@ class Shelf:
         self._failed_at = self._clock()
         self._tell(reason, self.trouble)
 
+    def try_again(self) -> None:
+        """No pause: somebody asks for it, or it is the last chance."""
+        self._failed_at = None
+
     def _paused(self) -> bool:
         """A clock that was set back ends it."""
         return self._failed_at is not None and 0 <= self._clock() - self._failed_at < PAUSE_S

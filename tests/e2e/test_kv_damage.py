@@ -13,6 +13,7 @@ from tests.e2e import kv_disk
 from tests.e2e.conftest import EXACT, Homes
 from tests.e2e.homes import Home, Shell
 from tests.e2e.kv_disk import BLOCK, Question, files, header
+from tests.e2e.test_disk_full import disk_full
 
 DAMAGE: dict[str, Callable[[Path], None]] = {
     "header": kv_disk.flip_header,
@@ -199,3 +200,26 @@ def test_two_homes_on_one_cache_folder_have_one_writer(homes: Homes) -> None:
     two.stop()
     assert second.ask()["disk"] >= second.path - 1  # written by the other
     assert two.stats()["persist_off"] is None
+
+
+def test_a_full_disk_costs_kv_and_no_turn(shell: Shell, home: Home) -> None:
+    """PS-02: KV goes first, the talk last."""
+    question = Question(shell)
+    question.ask()
+    with disk_full(home.pid):
+        assert question.save()["left"]
+        assert home.stats()["disk_trouble"]
+        assert question.held()["device"] >= question.path - 1
+    assert files(home) == []
+    assert question.save()["left"] is None  # at once: somebody has asked
+    assert home.stats()["disk_trouble"] is None
+    shell.call("cache.clear", device=False, disk=True)
+    assert question.ask()["device"] >= question.path - 1
+    with disk_full(home.pid):
+        shell("models", "stop")  # what it could not write is lost, and that is all
+    assert question.ask()["disk"] == 0
+    home.assert_balanced()
+    home.stop()
+    assert question.ask()["disk"] >= question.path - 1  # this time there was room
+    assert verify(shell)["ok"]
+    assert list((home.places.kv / "tmp").iterdir()) == []

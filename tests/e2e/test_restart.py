@@ -194,3 +194,19 @@ def test_a_removed_sessions_kv_is_gone_but_what_another_says_too(shell: Shell, h
     assert two.ask()["disk"] >= two.path // BLOCK * BLOCK
     shell("sessions", "rm", two.session, "-y")
     assert files(home) == []
+
+
+def test_what_a_kill_left_of_a_removed_session_goes_with_it(shell: Shell, home: Home) -> None:
+    """Files without a row, and nobody has looked for them yet."""
+    question = Question(shell)
+    home.stop()
+    left = {file: file.read_bytes() for file in files(home)}
+    store = KVStore.open(home.places.kv, budget=1 << 30, hourly=None)
+    store.clear()
+    store.close()
+    for file, data in left.items():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(data)
+    shell("daemon", "start")
+    shell("sessions", "rm", question.session, "-y")
+    assert files(home) == []
