@@ -81,7 +81,7 @@ def _list_of(check: Check) -> Check:
     return lambda value: isinstance(value, list) and all(map(check, value))
 
 
-def _triples(*checks: Check) -> Check:
+def _tuples(*checks: Check) -> Check:
     return _list_of(
         lambda each: (
             isinstance(each, list)
@@ -91,12 +91,13 @@ def _triples(*checks: Check) -> Check:
     )
 
 
-def _exactly(checks: Checks) -> Check:
-    """An object of these keys and no others."""
+def _exactly(checks: Checks, may: Checks | None = None) -> Check:
+    """An object of these keys, and of those that may be there, and no others."""
+    known = {**checks, **(may or {})}
     return lambda value: (
         isinstance(value, dict)
-        and value.keys() == checks.keys()
-        and all(check(value[key]) for key, check in checks.items())
+        and checks.keys() <= value.keys() <= known.keys()
+        and all(check(value[key]) for key, check in known.items() if key in value)
     )
 
 
@@ -117,7 +118,7 @@ def _is_part(value: Any) -> bool:
 
 def _are_points(value: Any) -> bool:
     """``[characters, digest, ids]`` each, at least one, from the front of the prompt to its end."""
-    if not value or not _triples(_is_count, is_text, _is_count)(value):
+    if not value or not _tuples(_is_count, is_text, _is_count)(value):
         return False
     return all(a[0] <= b[0] and a[2] <= b[2] for a, b in pairwise(value))
 
@@ -134,7 +135,8 @@ _REUSE = _exactly(
         "ended": maybe(
             _exactly({"position": _is_count, "before": is_text, "token": is_text, "after": is_text})
         ),
-    }
+    },
+    {"from_disk": _tuples(_is_count, _is_count)},
 )  # fmt: skip
 _USAGE = _known(
     {
@@ -173,7 +175,7 @@ MESSAGE_MAY: Checks = {
 PROMPT: Checks = {
     "id": is_id, "base_message": maybe(is_id), "base_prompt": maybe(is_id), "kept": _is_count,
     "tail": _list_of(_is_count), "tokenizer": is_text, "settings": is_text, "points": _are_points,
-    "extra": _PROMPT_EXTRA, "created": _is_time, "shares": _triples(is_id, _is_count, _is_count),
+    "extra": _PROMPT_EXTRA, "created": _is_time, "shares": _tuples(is_id, _is_count, _is_count),
     "order": _is_count,
 }  # fmt: skip
 
