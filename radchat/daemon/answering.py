@@ -23,6 +23,7 @@ from radchat.daemon.disk import kept_name
 from radchat.daemon.engines import Engines
 from radchat.daemon.finding import find_place, find_session, located
 from radchat.daemon.fullness import Filled, crossing
+from radchat.daemon.heard import paths_of
 from radchat.daemon.listening import Listening
 from radchat.daemon.loaded import Loaded
 from radchat.daemon.reuse import WORTH_SAYING, about, about_s, computed_again, foreseen, parts_of
@@ -111,8 +112,8 @@ class Answer:
         """Have the paths of this turn's branches on disk, when the engine is idle."""
         disk = self._engines.disk
         if disk.store is not None and self._store is self._desk.stored:
-            paths = listening.paths(unnamed=disk.keeps_unnamed)
-            session = listening.session
+            session, request, answers = listening.said
+            paths = paths_of(request, answers, unnamed=disk.keeps_unnamed)
             self._worker.keep(loaded.key, [(kept_name(session, name), ids) for name, ids in paths])
 
     # -- before --------------------------------------------------------------------------------

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from radchat.daemon.options import usage_json
-from radchat.engine.request import Finished, FinishReason, Ids, TokenLogprob, Tokens
+from radchat.engine.request import Finished, FinishReason, Ids, Request, TokenLogprob, Tokens
 from radchat.errors import RadchatError
 from radchat_sessions.content import Part, reasoning_part, text_part
 from radchat_sessions.messages import BegunAnswer
@@ -109,3 +110,16 @@ class Heard:
             "total_s": None if self.ended_at is None else self.ended_at - asked_at,
             "tokens_per_s": rate,
         }
+
+
+def paths_of(request: Request, answers: Iterable[Heard], *, unnamed: bool) -> list[tuple[str, Ids]]:
+    """What was read and said on the branches of a turn, by their names; ``unnamed``: of every
+    answer, by its id, so that it is kept when its branch moves on. Only of what was put away.
+    """
+    prompt = request.ids[: len(request.ids) - request.said]
+    found = []
+    for each in answers:
+        name = each.id if unnamed else each.body.get("branch")
+        if each.body.get("message") is not None and name is not None:
+            found.append((str(name), prompt + each.ids))
+    return found

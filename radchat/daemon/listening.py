@@ -11,7 +11,7 @@ import contextlib
 import logging
 import time
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from radchat.daemon import reuse, telling
@@ -25,7 +25,7 @@ from radchat.daemon.telling import Telling
 from radchat.daemon.worker import Worker
 from radchat.engine import request as engine
 from radchat.engine.meters import PromptCost
-from radchat.engine.request import FinishReason, Ids
+from radchat.engine.request import FinishReason
 from radchat.errors import RadchatError
 from radchat.protocol import Event
 from radchat_sessions.errors import SaveFailed
@@ -83,22 +83,9 @@ class Listening:
             self._worker.abort(self._asked.request.id)
 
     @property
-    def session(self) -> str:
-        return self._begun.session
-
-    def paths(self, *, unnamed: bool) -> list[tuple[str, Ids]]:
-        """What was read and said on the branches of this turn, by their names; ``unnamed``: of
-        every answer, by its id, so that it is kept when its branch moves on. Only of answers that
-        are put away.
-        """
-        request = self._asked.request
-        prompt = request.ids[: len(request.ids) - request.said]
-        found = []
-        for choice in self._choices:
-            name = choice.id if unnamed else choice.body.get("branch")
-            if choice.body.get("message") is not None and name is not None:
-                found.append((str(name), prompt + choice.ids))
-        return found
+    def said(self) -> tuple[str, engine.Request, Sequence[Heard]]:
+        """In which session, to what, and the answers."""
+        return self._begun.session, self._asked.request, self._choices
 
     # -- while the engine works --------------------------------------------------------------------
 
