@@ -7,6 +7,7 @@ once, and when its last row has been drawn from n times the siblings fork from i
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
 from radchat.engine.kinship import Kinship
@@ -65,6 +66,21 @@ class Group:
         used = self.settle()
         self._cover(end, "computed")
         return used
+
+    def was_ahead(self, start: int, end: int) -> None:
+        """Of what was found on the device, a ``load`` had brought tokens [start, end) for this."""
+        parts: list[Span] = []
+        for span in self.spans:
+            cuts = [span.start, span.end]
+            if span.tier == "device":
+                cuts[1:1] = [min(max(at, span.start), span.end) for at in (start, end)]
+            for place, (begin, stop) in enumerate(pairwise(cuts)):
+                tier = "disk" if place == 1 else span.tier
+                if stop > begin:
+                    if parts and parts[-1].tier == tier:
+                        begin = parts.pop().start
+                    parts.append(Span(begin, stop, tier))
+        self.spans = parts
 
     def tokens_of(self, tier: str) -> int:
         return sum(span.end - span.start for span in self.spans if span.tier == tier)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from torch import Tensor
 
 from radchat.engine import sampling
+from radchat.engine.ahead import Ahead
 from radchat.engine.batch import Work
 from radchat.engine.choice import Choice, Group
 from radchat.engine.meters import Meters
@@ -40,12 +41,14 @@ class Delivery:
         meters: Meters,
         text: TextFactory,
         on_end: Callable[[Group], None],
+        ahead: Ahead | None = None,
     ) -> None:
         self._cache = cache
         self._scheduler = scheduler
         self._meters = meters
         self._text = text
         self._on_end = on_end
+        self._ahead = ahead
 
     def choice(self, group: Group, index: int, ids: Ids) -> Choice:
         words = Words(*self._text(group.request))
@@ -91,6 +94,9 @@ class Delivery:
             lease.computed_len = max(lease.computed_len, each.end)
             if each.start < group.prompt_len:
                 self._meters.cached_tokens += group.ran(each.end)
+                if self._ahead:
+                    for span in self._ahead.claim(choice.ids[: group.prompt_len].tobytes()):
+                        group.was_ahead(*span)
                 done = min(each.end, group.prompt_len)
                 events.append(Progress(group.request.id, done, group.prompt_len))
             if each.end - each.start > 1 or (each.draws and choice.num_out == 0):

@@ -10,6 +10,7 @@ from typing import Any
 
 from radchat.engine.block_store import BlockStore
 from radchat.engine.kv_pool import KVPool
+from radchat.engine.node import Node
 from radchat.engine.prefix_cache import PrefixCache
 from radchat.engine.request import Ids, Tiers
 from radchat.engine.restoring import CopyPages, Restoring
@@ -33,6 +34,15 @@ class DiskTier:
             store, pool, cache, copy_pages, tokens_per_s, chunk_tokens, clock
         )
         self.saving = Saving(store, pool, cache, clock)
+        cache.on_evict = self._on_evict
+
+    def _on_evict(self, node: Node, end: int) -> None:
+        """Before a node's tokens behind ``end`` go."""
+        if self.saving.has_unsaved or self.restoring.ahead:
+            raw, table, namespace = self._cache.path_of(node)
+            if not namespace:  # others' KV is no part of the tier, whatever their ids are
+                self.saving.evicting(raw, table, end)
+                self.restoring.ahead.evicted(raw, end)
 
     def probe(self, ids: Ids) -> Tiers:
         raw = ids.tobytes()

@@ -71,7 +71,14 @@ class Engine(Outside):
             lambda: self._meters.guessed_tokens_per_s,
             self._disk.restoring if self._disk else None,
         )
-        self._delivery = Delivery(cache, self._scheduler, self._meters, text, self._forget)
+        self._delivery = Delivery(
+            cache,
+            self._scheduler,
+            self._meters,
+            text,
+            self._forget,
+            self._disk.restoring.ahead if self._disk else None,
+        )
         self._groups: dict[str, Group] = {}
         self._num_submitted = 0
         self._given_way = 0  # pages of pins, told of

@@ -274,9 +274,13 @@ class PrefixCache:
         node, num_tokens = self._tree.match(root, raw, len(raw) // ID_BYTES)
         return self._tree.table(node), num_tokens
 
-    def path_of(self, node: Node) -> tuple[bytes, list[int]]:
-        """The ids from the root to a node's end, as bytes, and their page table."""
-        return prefix_of(node), self._tree.table(node)
+    def path_of(self, node: Node) -> tuple[bytes, list[int], str]:
+        """The ids from the root to a node's end, as bytes, their page table, and the namespace."""
+        root = node
+        while root.end:
+            root = root.parent
+        namespace = next(name for name, each in self._tree.roots.items() if each is root)
+        return prefix_of(node), self._tree.table(node), namespace
 
     def pin(self, name: str, ids: Ids, namespace: str = "") -> None:
         """Keep what is, or will be, cached of ``ids``. Raises PinsFull."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from statistics import median_low
 from typing import Protocol
 
+from radchat.engine.ahead import Ahead
 from radchat.engine.block_store import BLOCK_TOKENS, BlockStore, BlockView
 from radchat.engine.choice import Choice
 from radchat.engine.kv_pool import KVPool
@@ -82,6 +83,7 @@ class Restoring:
         self._reader = Reader(store, clock)
         self.speed = Speed(clock)
         self.restored_tokens = 0
+        self.ahead = Ahead()
 
     def advance(self, running: Mapping[Priority, Sequence[Choice]]) -> list[tuple[Choice, int]]:
         """Copy what has arrived, so much a step, and ask for more where it is time.
@@ -186,6 +188,8 @@ class Restoring:
         lease.computed_len = block.end
         self._cache.show(lease)
         self.restored_tokens += block.end - at
+        if choice.request.fill == "load":
+            self.ahead.add(choice.raw, at, block.end)
         return [(choice, block.end)]
 
     def _token_s(self) -> float:

@@ -20,7 +20,6 @@ from typing import Literal, TypeAlias
 
 from radchat.engine.block_store import BLOCK_TOKENS, BlockStore
 from radchat.engine.kv_pool import DTYPE_NAMES, KVPool
-from radchat.engine.node import Node
 from radchat.engine.prefix_cache import PrefixCache
 from radchat.engine.raw_ids import ID_BYTES, common_len
 from radchat.engine.reader import CLOSE_S
@@ -80,7 +79,6 @@ class Saving:
         self.saved_bytes = 0
         self._thread: threading.Thread | None = None
         self._closing = False
-        cache.on_evict = self.on_evict
 
     @property
     def kept_paths(self) -> int:
@@ -131,12 +129,15 @@ class Saving:
             self._thread.join(CLOSE_S)
             self._thread = None
 
-    def on_evict(self, node: Node, end: int) -> None:
-        """Before a node's tokens behind ``end`` go: copy those to be kept, or forget them."""
+    @property
+    def has_unsaved(self) -> bool:
+        return bool(self._unsaved or self._refused)
+
+    def evicting(self, raw: bytes, table: list[int], end: int) -> None:
+        """The tokens of a path behind ``end`` go: copy those to be kept, or forget them."""
         self._take_back()
-        if not self._unsaved or self._clock() < self._retry_at:
+        if self._clock() < self._retry_at:
             return
-        raw, table = self._cache.path_of(node)
         for kept in self._unsaved.values():
             common = common_len(kept.raw, raw, 0, len(raw))
             for start in range(end - end % BLOCK_TOKENS, common, BLOCK_TOKENS):

@@ -141,6 +141,17 @@ def test_what_is_evicted_before_it_was_written_is_copied_on_its_way_out() -> Non
     bench.close()
 
 
+def test_what_another_namespace_holds_is_not_kept_whatever_its_ids_are() -> None:
+    bench = Bench(pool_tokens=1024)
+    ids = some(1, 600)
+    bench.engine.keep("s/main", ids)
+    bench.ask(ids, namespace="other")
+    bench.ask(some(2, 1010), 1)
+    assert bench.engine.drain(10)
+    assert bench.store.writes == []
+    bench.close()
+
+
 def test_eviction_never_waits_and_what_has_no_room_is_forgotten() -> None:
     bench = Bench(pool_tokens=1024)
     engine = bench.engine

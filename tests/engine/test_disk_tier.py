@@ -523,7 +523,34 @@ def test_load_restores_what_is_on_disk_and_runs_no_row(bench: Bench) -> None:
     assert bench.engine.stats()["input_tokens"] == 0  # nor is it in the hit rate
     assert bench.engine.probe(longer) == 600
     assert tiers(fill(bench, longer, "load")) == [(0, 600, "device")]
-    assert bench.ask(longer).usage.device == 600
+    # the first answer that reads them has them from disk, and no other
+    assert tiers(bench.ask(longer))[0] == (0, 600, "disk")
+    assert tiers(bench.ask(longer))[0] == (0, 1299, "device")
+
+
+def test_what_a_load_brought_counts_for_the_first_that_reads_it_and_once(bench: Bench) -> None:
+    ids = some(1, 700)
+    bench.keep(ids)
+    bench.restart()
+    bench.ask(ids[:100])
+    assert bench.engine.stats()["disk"]["restored_tokens"] == 99
+    assert tiers(fill(bench, ids, "load")) == [(0, 100, "device"), (100, 700, "disk")]
+    aside = bench.ask(ids[:300] + some(2, 20))
+    assert tiers(aside) == [(0, 100, "device"), (100, 300, "disk"), (300, 320, "computed")]
+    on = bench.ask(ids + some(3, 20))
+    assert tiers(on) == [(0, 300, "device"), (300, 700, "disk"), (700, 720, "computed")]
+    assert bench.ask(ids + some(4, 20)).usage.disk == 0
+
+
+def test_what_a_load_brought_and_was_evicted_unread_counts_for_nobody(bench: Bench) -> None:
+    ids = some(1, 512)
+    bench.keep(ids)
+    bench.restart()
+    fill(bench, ids, "load")
+    bench.engine.forget(ids, 256)
+    bench.store.lost = {place for place in bench.store.held if place[0] == BLOCK}
+    assert tiers(bench.ask(ids)) == [(0, 256, "disk"), (256, 512, "computed")]
+    assert bench.ask(ids).usage.disk == 0
 
 
 def test_load_of_a_path_wholly_on_disk_has_all_of_it(bench: Bench) -> None:
@@ -543,7 +570,7 @@ def test_load_ends_at_a_hole_and_warm_computes_it(bench: Bench) -> None:
     assert tiers(fill(bench, ids, "load")) == [(0, BLOCK, "disk")]
     end = fill(bench, ids, "warm")
     assert tiers(end) == [
-        (0, BLOCK, "device"),
+        (0, BLOCK, "disk"),  # brought by the load, and read now
         (BLOCK, 2 * BLOCK, "computed"),
         (2 * BLOCK, 3 * BLOCK - 1, "disk"),
         (3 * BLOCK - 1, 3 * BLOCK, "computed"),
@@ -565,7 +592,7 @@ def test_a_turn_joins_a_load_in_the_background_and_takes_over_from_it(bench: Ben
     events += drain(bench.engine)
     assert tiers(bench.expect(load, events)) == [(0, 3 * BLOCK, "disk")]
     end = bench.expect(turn, events)
-    assert tiers(end) == [(0, 3 * BLOCK, "device"), (3 * BLOCK, 4 * BLOCK + 9, "computed")]
+    assert tiers(end) == [(0, 3 * BLOCK, "disk"), (3 * BLOCK, 4 * BLOCK + 9, "computed")]
     assert [start for start, _ in store.reads].count(0) == 1
 
 

@@ -137,8 +137,26 @@ BUGS = [
     ),
     Bug(
         "eviction forgets what is not written",
-        "saving",
-        "        cache.on_evict = self.on_evict\n",
+        "disk_tier",
+        "        cache.on_evict = self._on_evict\n",
+        "",
+    ),
+    Bug(
+        "eviction in another namespace is copied",
+        "disk_tier",
+        "            if not namespace:",
+        "            if True:",
+    ),
+    Bug(
+        "what a load brought stays brought after it is evicted",
+        "disk_tier",
+        "                self.restoring.ahead.evicted(raw, end)\n",
+        "",
+    ),
+    Bug(
+        "what a load brought counts for all that read it",
+        "ahead",
+        "                run.start = end\n",
         "",
     ),
     Bug(
