@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from radchat.engine.kinship import Kinship
 from radchat.engine.reader import Restore
-from radchat.engine.request import Ids, Priority, Request, Span, TokenLogprob, Usage
+from radchat.engine.request import Ids, Priority, Request, Span, Tier, TokenLogprob, Usage
 from radchat.engine.sampling import Seen
 from radchat.engine.words import Words
 
@@ -74,12 +74,8 @@ class Group:
             cuts = [span.start, span.end]
             if span.tier == "device":
                 cuts[1:1] = [min(max(at, span.start), span.end) for at in (start, end)]
-            for place, (begin, stop) in enumerate(pairwise(cuts)):
-                tier = "disk" if place == 1 else span.tier
-                if stop > begin:
-                    if parts and parts[-1].tier == tier:
-                        begin = parts.pop().start
-                    parts.append(Span(begin, stop, tier))
+            for place, (first, last) in enumerate(pairwise(cuts)):
+                _append(parts, first, last, "disk" if place == 1 else span.tier)
         self.spans = parts
 
     def tokens_of(self, tier: str) -> int:
@@ -96,12 +92,16 @@ class Group:
             computed=self.tokens_of("computed"),
         )
 
-    def _cover(self, end: int, tier: Literal["device", "disk", "computed"]) -> None:
-        start, end = self.covered, min(end, self.prompt_len)
-        if end > start:
-            if self.spans and self.spans[-1].tier == tier:
-                start = self.spans.pop().start
-            self.spans.append(Span(start, end, tier))
+    def _cover(self, end: int, tier: Tier) -> None:
+        _append(self.spans, self.covered, min(end, self.prompt_len), tier)
+
+
+def _append(spans: list[Span], start: int, end: int, tier: Tier) -> None:
+    """Joined to the last one, where that is of the same tier; nothing where it is empty."""
+    if end > start:
+        if spans and spans[-1].tier == tier:
+            start = spans.pop().start
+        spans.append(Span(start, end, tier))
 
 
 @dataclass(slots=True, eq=False)

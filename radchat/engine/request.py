@@ -12,6 +12,7 @@ from radchat.errors import InvalidInput
 
 Ids: TypeAlias = "array[int]"  # typecode 'I': four bytes an id, compared in bulk
 Fill: TypeAlias = Literal["answer", "load", "warm"]
+Tier: TypeAlias = Literal["device", "disk", "computed"]  # the last: none had it
 FILLS: tuple[Fill, ...] = ("answer", "load", "warm")
 MAX_STOPS = 64
 MAX_BIASES = 1024
@@ -209,7 +210,7 @@ class Span(NamedTuple):
 
     start: int
     end: int
-    tier: Literal["device", "disk", "computed"]
+    tier: Tier
 
 
 class Tiers(NamedTuple):
