@@ -11,6 +11,7 @@ import shutil
 import tempfile
 from array import array
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -258,6 +259,10 @@ class DiskMachine(RuleBasedStateMachine):
         if not files:  # no precondition: when a block is written is up to its thread
             return
         path, other = files[which % len(files)], files[(which + 1) % len(files)]
+        with suppress(FileNotFoundError):  # the writer replaces a tail meanwhile
+            self.spoil(path, other, how, at)
+
+    def spoil(self, path: Path, other: Path, how: str, at: float) -> None:
         raw = bytearray(path.read_bytes())
         if how == "flip" and raw:
             raw[int(at * len(raw))] ^= 4
