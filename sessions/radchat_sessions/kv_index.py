@@ -212,10 +212,12 @@ class Index:
                 )
             self._touched.clear()
 
-    def forget_removed(self) -> None:
-        """Empty the write-ahead log, which still holds pages from before a removal."""
+    def forget_removed(self) -> bool:
+        """Empty the write-ahead log, which still holds pages from before a removal. False: another
+        program is reading them.
+        """
         with self._lock:
-            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            return not self._one("PRAGMA wal_checkpoint(TRUNCATE)")[0]
 
     def _prepare(self, now: float) -> None:
         self._db.execute(f"PRAGMA page_size = {_PAGE_SIZE}")

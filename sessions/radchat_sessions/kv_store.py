@@ -36,7 +36,15 @@ from radchat_sessions.kv_folder import KVFolder
 from radchat_sessions.kv_index import Index
 from radchat_sessions.kv_schema import Row
 from radchat_sessions.kv_shelf import Shelf, free_bytes
-from radchat_sessions.kv_sweep import Sweep, check, in_order_of_going, read_all, shards
+from radchat_sessions.kv_sweep import (
+    Sweep,
+    check,
+    in_order_of_going,
+    read_all,
+    remove_strays,
+    shards,
+    strays,
+)
 
 __all__ = [
     "BLOCK_TOKENS",
@@ -308,6 +316,32 @@ class KVStore(Shelf):
                     return 0
             return self._sweep.left
         return 0
+
+    def sweep(self, goes: Callable[[str, bytes], bool]) -> bool:
+        """Before words are deleted for good: files without a row may hold them, and no row says so.
+
+        Those that ``goes`` says of, given fingerprint and path, are deleted, and what is no block;
+        others are left to be adopted. True: all were looked at, and what had to go is gone.
+        """
+        self.try_again()
+        done = False
+        with self.work() as index:
+            if index is None:
+                return False
+            self.files.remove(self.folder / "tmp")  # where nothing is being written now
+            self.files.make_folder(self.folder / "tmp")
+            todo = sorted(shards(self.folder, strict=True))
+            done = True
+        for fingerprint, shard in todo if done else ():  # others may write in between
+            is_seen = False
+            with self.work() as index:
+                if index is not None:
+                    found = strays(self, fingerprint, shard, index)
+                    is_seen = remove_strays(self, found, goes)
+            done = done and is_seen
+        with self.work() as index:
+            return index is not None and index.forget_removed() and done
+        return False
 
     def verify(self, progress: Callable[[int, int], None] = lambda _done, _all: None) -> Verified:
         """Read every file. What is bad is deleted; files without a row are adopted or swept, and

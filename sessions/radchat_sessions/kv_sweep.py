@@ -6,9 +6,11 @@ Nothing of this happens at open, which costs the same with any number of blocks.
 from __future__ import annotations
 
 import heapq
+import os
 import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
@@ -103,11 +105,52 @@ class Sweep:
         )
 
 
-def shards(folder: Path) -> Iterable[tuple[str, str]]:
-    """(fingerprint, shard) of all folders with files."""
-    for path in folder.glob("*/??"):
-        if path.parent.name != "tmp" and _SHARD.fullmatch(path.name):
-            yield path.parent.name, path.name
+def strays(shelf: Shelf, fingerprint: str, shard: str, index: Index) -> list[Path]:
+    """The files of one folder that have no row. Raises OSError, sqlite3.Error."""
+    listed = index.keys(fingerprint, shard)
+    folder = shelf.folder / fingerprint / shard
+    with suppress(FileNotFoundError), os.scandir(folder) as found:
+        names = sorted(each.name for each in found if each.name.endswith(SUFFIX))
+        return [folder / name for name in names if name.removesuffix(SUFFIX) not in listed]
+    return []
+
+
+def remove_strays(shelf: Shelf, paths: list[Path], goes: Callable[[str, bytes], bool]) -> bool:
+    """Delete those that ``goes`` says of, by fingerprint and path, and those that are no blocks.
+
+    False: one could not be read at this moment. Raises OSError.
+    """
+    all_seen, gone = True, False
+    for path in paths:
+        fingerprint = path.parent.parent.name
+        try:
+            content = unpack(shelf.files.read(path, 0, _LARGEST))
+            if content.fingerprint == fingerprint and not goes(fingerprint, content.path):
+                continue
+        except (OSError, Damaged) as error:
+            if damage(error) is None:
+                all_seen = False
+                continue
+        shelf.files.remove(path)
+        gone = True
+    if gone:
+        shelf.files.sync_folder(paths[0].parent)
+    return all_seen
+
+
+def shards(folder: Path, *, strict: bool = False) -> Iterable[tuple[str, str]]:
+    """(fingerprint, shard) of all folders with files; ``strict``: OSError for one that is closed
+    to us, which is left out else.
+    """
+    for path in folder.iterdir():
+        if path.name != "tmp" and path.is_dir():
+            try:
+                found = [each.name for each in path.iterdir()]
+            except OSError:
+                if strict:
+                    raise
+                continue
+            yield from ((path.name, name) for name in found if _SHARD.fullmatch(name))
 
 
 def place_of(shelf: Shelf, content: Content) -> tuple[str, str]:

@@ -611,6 +611,80 @@ def test_files_without_a_row_are_adopted_as_far_as_there_is_room_or_swept(opener
     store.check()
 
 
+def holders_of(store: KVStore, ids: list[int]) -> int:
+    return len(holders(store.folder, raw_of(ids)))
+
+
+def without_rows(opener: Opener, *paths: list[int]) -> KVStore:
+    """A store whose index was lost after these were written."""
+    for path in paths:
+        write_path(opener().of(F), path)
+    opener.close()
+    (opener.folder / "index.db").unlink()
+    return opener()
+
+
+def test_a_sweep_deletes_what_it_is_told_to_of_files_without_a_row_and_nothing_else(
+    opener: Opener,
+) -> None:
+    store = without_rows(opener, PATH, [1, 2, 3, 4, 5])
+    write(store.of(F), [9, 9])
+    junk = store.place(F, "ab" + "0" * 30)
+    junk.parent.mkdir(exist_ok=True)
+    junk.write_bytes(raw_of(PATH))
+    half = opener.folder / "tmp" / "half"
+    half.write_bytes(raw_of(PATH))
+    asked: list[tuple[str, bytes]] = []
+
+    def goes(fingerprint: str, path: bytes) -> bool:
+        asked.append((fingerprint, path))
+        return path.startswith(raw_of(PATH[:5]))
+
+    opener.disk.calls.clear()
+    assert store.sweep(goes)
+    assert sorted(asked) == sorted(
+        (F, raw_of(path)) for path in (PATH[:4], PATH[:8], PATH, [1, 2, 3, 4], [1, 2, 3, 4, 5])
+    )
+    assert not junk.exists()
+    assert not half.exists()
+    assert holders_of(store, PATH[:5]) == 0
+    gone = [name[:2] for call, name in opener.disk.calls if call == "remove" and name != "tmp"]
+    synced = {name for call, name in opener.disk.calls if call == "sync_folder"}
+    assert len(gone) == 3
+    assert synced == set(gone)  # so that they stay removed if the power goes
+    tidy(store)
+    assert (spans(store), spans(store, [1, 2, 3, 4, 5])) == ([(0, 4)], [(0, 5)])
+    assert spans(store, [9, 9]) == [(0, 2)]
+    store.check()
+
+
+def test_a_sweep_does_not_wait_for_a_full_disk_nor_for_what_was_seen_before(
+    opener: Opener,
+) -> None:
+    store = without_rows(opener, PATH)
+    opener.disk.full = 0
+    assert not write(store.of(F), [1])
+    assert store.sweep(lambda _fingerprint, _path: True)
+    assert holders_of(store, PATH[:4]) == 0
+    opener.disk.full = None
+    opener.clock.now += 31
+    tidy(store)
+    # a file whose row went while it could not be removed
+    write_path(store.of(F), PATH)
+    opener.disk.fails = {"read": errno.EIO, "remove": errno.EROFS}
+    assert read_path(store.of(F), PATH) == [None] * 3
+    assert not store.sweep(lambda _fingerprint, _path: True)
+    opener.disk.fails = {"read": errno.EMFILE}
+    assert not store.sweep(lambda _fingerprint, _path: True)
+    assert len(files_of(store)) == 3
+    opener.disk.fails = {}
+    assert store.sweep(lambda _fingerprint, _path: True)
+    assert holders_of(store, PATH[:4]) == 0
+    store.check()
+    store.close()
+    assert not store.sweep(lambda _fingerprint, _path: True)
+
+
 def test_without_adopting_all_files_without_a_row_go(opener: Opener) -> None:
     write_path(opener().of(F), PATH)
     opener.close()
