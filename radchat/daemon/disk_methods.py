@@ -199,9 +199,9 @@ class DiskMethods(WhyMethods):
             begin = time.monotonic()  # loading the model is told by itself
             ids = await self._desk.run(lambda: read(loaded))
             engine = loaded.engine
-            disk = (await self._worker.call(lambda: engine.probe_tiers(ids))).disk
-            if disk:
-                stream.say(prediction(len(ids), disk, loaded))
+            tiers = await self._worker.call(lambda: engine.probe_tiers(ids))
+            if told := prediction(how, len(ids), tiers, loaded):
+                stream.say(told)
             finished = await fill(self._worker, loaded, how, ids, stream.say)
             stream.say(Event("done", _done(how, loaded, wanted, len(ids), finished, begin)))
 

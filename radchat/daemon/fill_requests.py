@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from radchat.daemon import telling
 from radchat.daemon.arguments import FileText
 from radchat.daemon.past import Past, turn
-from radchat.daemon.reuse import about
+from radchat.daemon.reuse import about, about_s
 from radchat.daemon.turns import file_parts
 from radchat.engine.conversation import Settings, Turn
 from radchat.engine.cuts import common_ids
@@ -24,6 +24,7 @@ from radchat.engine.request import (
     Progress,
     Request,
     SamplingParams,
+    Tiers,
 )
 from radchat.protocol import Event
 from radchat_sessions.content import text_part
@@ -80,10 +81,19 @@ async def fill(
     return finished
 
 
-def prediction(num: int, disk: int, loaded: Loaded) -> Event:
-    """What is told before tokens are restored."""
-    text = f"{num:,} tokens: {disk:,} on disk{about(loaded.engine.load_seconds(disk))}"
-    return Event("notice", {"text": text, "code": "restore", "tokens": disk})
+def prediction(how: Fill, num: int, tiers: Tiers, loaded: Loaded) -> Event | None:
+    """What is told before tokens are restored, and computed; None where neither will be."""
+    engine, parts = loaded.engine, []
+    if tiers.disk:
+        parts.append(f"{tiers.disk:,} on disk{about(engine.load_seconds(tiers.disk))}")
+    to_run = num - tiers.device - tiers.disk if how == "warm" else 0
+    if to_run > 0:
+        parts.append(f"{to_run:,} to compute{about_s(to_run, engine.prompt_cost)}")
+    if not parts:
+        return None
+    text = f"{num:,} tokens: {'; '.join(parts)}"
+    code = "restore" if tiers.disk else "compute"
+    return Event("notice", {"text": text, "code": code, "tokens": tiers.disk or to_run})
 
 
 def after_path(loaded: Loaded, wanted: Wanted) -> Ids:

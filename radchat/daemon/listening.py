@@ -66,7 +66,7 @@ class Listening:
             )
             for index, begun_answer in enumerate(begun.answers)
         ]
-        self._is_admitted = False
+        self._is_admitted, self._promised = False, 0  # tokens that were told to be on disk
         self._reuse: dict[str, Any] | None = None  # how the prompt was made up; if admitted
         self._cost: PromptCost | None = None  # of prompts, as the engine has measured
         self._left = 0  # choices the engine has not ended yet
@@ -181,7 +181,8 @@ class Listening:
             self._say(Event("delta", {"choice": choice, "text": content}))
 
     def _pass_on(self, event: engine.Event) -> None:
-        self._is_admitted |= isinstance(event, engine.Started)
+        if isinstance(event, engine.Started):
+            self._is_admitted, self._promised = True, event.disk_tokens
         told = telling.of_engine(event)
         if told is not None:
             self._say(told)
@@ -191,9 +192,17 @@ class Listening:
         if self._is_admitted:
             self._reuse = reuse.record(self._asked, event.spans, self._decode)
         self._say_words(event.choice, *choice.end(event, self._asked.request.said))
+        self._say_unread(event)
         if event.error and event.reason != FinishReason.ERROR:
             self._say(Event("notice", {"text": event.error, "code": "ended"}))
         await self._save(choice)
+
+    def _say_unread(self, event: engine.Finished) -> None:
+        """What was told to be on disk and could not be read was computed: once, where it counts."""
+        lost, self._promised = self._promised - event.usage.disk, 0
+        if event.reason != FinishReason.ABORT and lost > reuse.WORTH_SAYING:
+            text = f"{lost:,} tokens on disk could not be read: they were computed again"
+            self._say(Event("notice", {"text": text, "code": "recompute", "tokens": lost}))
 
     # -- after -------------------------------------------------------------------------------------
 

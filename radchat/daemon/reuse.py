@@ -81,8 +81,8 @@ def foreseen(num: int, device: int, disk: int, ranges: Iterable[tuple[int, int]]
     at = min(device, num - 1)
     spans = [Span(0, at, "device")] if at else []
     for begin, end in ranges:
-        start, stop = max(begin, at), min(end, begin + disk, num - 1)
-        stop = min(stop, start + disk)
+        start = max(begin, at)
+        stop = min(end, start + disk, num - 1)
         if stop <= start:
             continue
         if start > at:

@@ -367,8 +367,16 @@ def test_a_new_folder_and_a_damaged_block_are_told_as_the_reason(tmp_path: Path)
         for path in middle:
             damage(path)
         async with house(tmp_path) as home:
-            done = await home.say("once more")
+            events = await home.ask("once more")
+            done = events[-1].data
             assert done["cache"]["disk"] == 0
+            promised, lost = named(events, "notice")[
+                -2:
+            ]  # what was said before is not left to stand
+            assert promised["code"] == "restore"
+            assert lost["code"] == "recompute"
+            assert lost["tokens"] == promised["tokens"]
+            assert lost["text"].endswith(" could not be read: they were computed again")
             assert done["why"].endswith("is on disk (a damaged block was dropped)")
             assert sum(done["cache"].values()) == done["usage"]["input_tokens"]
 
@@ -528,8 +536,11 @@ def test_a_first_turn_with_files_finds_what_was_warmed(tmp_path: Path) -> None:
     async def main() -> None:
         files: Any = [{"name": "a.md", "text": LONG_TEXT}]
         async with house(tmp_path) as home:
-            warm = await last(home.service.cache_warm(WHERE, files=files, dtype="fp32"))
+            events = [e async for e in home.service.cache_warm(WHERE, files=files, dtype="fp32")]
+            warm = events[-1].data
             assert warm["computed"] == warm["path_tokens"] > 700
+            num = f"{warm['path_tokens']:,}"
+            assert named(events, "notice")[0]["text"].startswith(f"{num} tokens: {num} to compute")
             assert (warm["session"], warm["message"]) == (None, None)
             for words in ("what is this", "1 + 1", "Why?"):
                 done = await home.say(words, files=files, new_session=True)
@@ -578,7 +589,8 @@ def test_a_chat_that_opens_restores_its_path_and_a_turn_joins_it(tmp_path: Path)
             )
             assert done["restoring"] >= num
             turn = await home.say("and on")
-            assert turn["cache"]["device"] + turn["cache"]["disk"] >= num
+            assert turn["cache"]["disk"] == done["restoring"]  # for it, whenever it was read
+            assert turn["cache"]["device"] == 0
             (engine,) = [each.engine for each in home.service._engines.all]
             assert engine.stats()["disk"]["restored_tokens"] == done["restoring"]
             for _ in range(2):  # nothing more is on disk
