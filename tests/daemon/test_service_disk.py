@@ -488,7 +488,7 @@ def test_save_load_verify_evict_and_clear(tmp_path: Path) -> None:
             assert (loaded["device"], loaded["restored"], loaded["missing"]) == (0, num - 1, 1)
             assert (loaded["model"], loaded["dtype"]) == ("tiny", "fp32")
             more = await home.say("and on")
-            assert (more["cache"]["device"], more["cache"]["disk"]) == (num - 1, 0)
+            assert (more["cache"]["device"], more["cache"]["disk"]) == (0, num - 1)  # its first use
 
             events = [event async for event in home.service.cache_verify()]
             whole = events[-1].data
