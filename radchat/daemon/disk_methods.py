@@ -119,7 +119,7 @@ class DiskMethods(WhyMethods):
         def copy() -> int | None:
             """Bytes that were written before; None: there is nothing to copy."""
             before = int(engine.stats()["disk"]["saved_bytes"])
-            return before if engine.save(now=True) else None
+            return before if engine.save(now=True, only=name) is not None else None
 
         written = -1
         while (before := await self._worker.call(copy)) is not None and before > written:

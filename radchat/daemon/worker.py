@@ -38,7 +38,7 @@ class EngineLike(Protocol):
     def abort(self, request_id: str) -> bool: ...
     def step(self) -> list[Event]: ...
     def check_idle(self) -> None: ...
-    def save(self) -> bool: ...  # True: there may be more to do
+    def save(self) -> float | None: ...  # in how many seconds to ask again; None: all is saved
     def keep(self, name: str, ids: Ids) -> None: ...
     def flush(self, timeout_s: float) -> bool: ...  # True: all that is kept is on disk
     def close(self) -> None: ...
@@ -63,9 +63,10 @@ class Worker:
         self._on_broken = on_broken
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._check_after_s, self._save_after_s = check_after_s, save_after_s
-        # keys of engines to which something has happened since they were checked, or all was saved
+        # keys of engines to which something has happened since they were checked, or all was saved:
+        # these with the time at which they want to be asked
         self._unchecked: set[str] = set()
-        self._unsaved: set[str] = set()
+        self._unsaved: dict[str, float] = {}
         self._idle_since = 0.0
         self.steps = 0  # steps taken, read by anyone for a sign of life
 
@@ -163,7 +164,7 @@ class Worker:
         """True: nothing of it was left unwritten."""
         engine = self._engines.pop(key, None)
         self._unchecked.discard(key)
-        self._unsaved.discard(key)
+        self._unsaved.pop(key, None)
         if engine is None:
             return True
         is_written = engine.flush(max(0.0, deadline - time.monotonic()))
@@ -194,22 +195,31 @@ class Worker:
             if entry is None:
                 return False
             entry()
-            self._unsaved.update(self._engines)  # a path to be kept, perhaps
+            self._unsaved = dict.fromkeys(self._engines, 0.0)  # a path to be kept, perhaps
 
     def _idle_work(self) -> float | None:
         """What is due now that nothing runs; returns when to come again, if nothing happens."""
-        idle = time.monotonic() - self._idle_since
-        if self._unchecked and idle >= self._check_after_s:
+        now = time.monotonic()
+        check_at, save_at = (
+            self._idle_since + s for s in (self._check_after_s, self._save_after_s)
+        )
+        if self._unchecked and now >= check_at:
             for key in self._unchecked:
                 self._engines[key].check_idle()
             self._unchecked.clear()
-        if self._unsaved and idle >= self._save_after_s:
-            self._unsaved = {key for key in self._unsaved if self._engines[key].save()}
-            if self._unsaved:
-                return SAVE_EVERY_S
-        due = [self._check_after_s] if self._unchecked else []
-        due += [self._save_after_s] if self._unsaved else []
-        return max(0.0, min(due) - idle) if due else None
+        if now >= save_at:
+            for key in [key for key, at in self._unsaved.items() if now >= at]:
+                self._save(key, now)
+        due = [check_at] if self._unchecked else []
+        due += [max(save_at, at) for at in self._unsaved.values()]
+        return max(0.0, min(due) - now) if due else None
+
+    def _save(self, key: str, now: float) -> None:
+        seconds = self._engines[key].save()
+        if seconds is None:
+            del self._unsaved[key]
+        else:
+            self._unsaved[key] = now + max(seconds, SAVE_EVERY_S)
 
     def _deliver(self, events: list[Event]) -> None:
         """One hand-over to each event loop a step, in order."""

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 BLOCK_TOKENS = 256
+LOOK_S = 1.0  # a disk that is slow is looked at so often at least
 
 
 class BlockView(Protocol):
@@ -46,10 +47,6 @@ class BlockStore(Protocol):
 
     def spans(self, raw: bytes) -> Sequence[tuple[int, int]]:
         """All ranges of the path's tokens that are on disk, in order. Touches nothing."""
-        ...
-
-    def has(self, raw: bytes, start: int) -> bool:
-        """Whether one block holds all of the path from ``start`` on: writing it is useless."""
         ...
 
     def read(self, block: Any) -> memoryview | None:

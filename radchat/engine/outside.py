@@ -81,12 +81,14 @@ class Outside:
         if self._disk:
             self._disk.saving.unkeep(name_prefix)
 
-    def save(self, now: bool = False) -> bool:
-        """Copy the next block of a kept path, for the disk. True: there may be more to do.
+    def save(self, now: bool = False, only: str | None = None) -> float | None:
+        """Copy the next block of a kept path, for the disk; of the path with the name ``only``.
 
-        For an engine without work. ``now``: also what the store has refused a short while ago.
+        Returns in how many seconds to ask again: 0 after a copy; up to LOOK_S while some are being
+        written; more where the store has refused some (then ask with ``now``, or later). None: all
+        that is cached of these paths is on disk. For an engine without work, or between its steps.
         """
-        return self._disk is not None and self._disk.saving.save(now=now)
+        return self._disk.saving.save(now=now, only=only) if self._disk else None
 
     def flush(self, timeout_s: float) -> bool:
         """Write all kept paths, as far as they are cached. True: all of that is on disk."""

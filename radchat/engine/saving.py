@@ -13,12 +13,12 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from radchat.engine.block_store import BLOCK_TOKENS, BlockStore
+from radchat.engine.block_store import BLOCK_TOKENS, LOOK_S, BlockStore
 from radchat.engine.kv_pool import DTYPE_NAMES, KVPool
 from radchat.engine.prefix_cache import PrefixCache
 from radchat.engine.raw_ids import ID_BYTES, common_len
@@ -31,6 +31,8 @@ Found: TypeAlias = Literal["copied", "full", "none"]
 
 ROOM = 64 << 20  # bytes of copies; a single block may be larger
 RETRY_S = 60.0  # after the store has said: not now
+MOST_PATHS, MOST_BYTES = 1024, 64 << 20  # kept at once, with their ids: then the oldest are not
+_SOON_S = 0.01  # and LOOK_S at most: between two looks at what is being written
 NICE = 10  # of the writer: nobody waits for it
 
 
@@ -38,6 +40,13 @@ NICE = 10  # of the writer: nobody waits for it
 class Kept:
     raw: bytes
     at: int = 0  # the start of the first block that may not be on disk
+    spans: Sequence[tuple[int, int]] | None = None  # on disk when it was asked, once: see there
+
+    def is_on_disk(self, start: int, end: int, store: BlockStore) -> bool:
+        """Whether a block holds these tokens. The path is hashed for the first question only."""
+        if self.spans is None:
+            self.spans = store.spans(self.raw)
+        return any(begin <= start and end <= stop for begin, stop in self.spans)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,12 +75,13 @@ class Saving:
         self._clock = clock
         self._room = room
         self._dtype = DTYPE_NAMES[pool.dtype]
-        self._kept: dict[str, Kept] = {}
+        self._kept: dict[str, Kept] = {}  # until all of it that is cached is on disk; oldest first
         self._unsaved: dict[str, Kept] = {}  # those that may have something to be written
         self._retry_at = -float("inf")
         self._changed = threading.Condition()
         # under its lock
-        self._copies: deque[Copy] = deque()  # in order; the first may be being written
+        self._copies: deque[Copy] = deque()  # in order; the first may be being written …
+        self._first_since = 0.0  # … and is so far since then
         self._is_writing = False
         self._refused: list[tuple[bytes, int]] = []  # path to the block's end, its start
         self.staged_bytes = 0
@@ -85,12 +95,20 @@ class Saving:
         return len(self._kept)
 
     def keep(self, name: str, ids: Ids) -> None:
+        self._forget(name)
         self._kept[name] = self._unsaved[name] = Kept(ids.tobytes())
+        num_bytes = sum(len(kept.raw) for kept in self._kept.values())
+        while len(self._kept) > 1 and (len(self._kept) > MOST_PATHS or num_bytes > MOST_BYTES):
+            oldest = next(iter(self._kept))
+            num_bytes -= len(self._kept[oldest].raw)
+            self._forget(oldest)
+            log.warning(
+                "too much KV waits for the disk: %s is not kept until its next turn", oldest
+            )
 
     def unkeep(self, name_prefix: str) -> None:
         for name in [name for name in self._kept if name.startswith(name_prefix)]:
-            del self._kept[name]
-            self._unsaved.pop(name, None)
+            self._forget(name)
         with self._changed:  # what is being written is: who must know it gone, drains
             for copy in list(self._copies)[self._is_writing :]:
                 if not any(kept.raw.startswith(copy.raw) for kept in self._kept.values()):
@@ -98,24 +116,39 @@ class Saving:
                     self.staged_bytes -= len(copy.data)
             self._changed.notify_all()
 
-    def save(self, *, now: bool = False) -> bool:
-        """Copy one block. True: ask again soon."""
+    def save(self, *, now: bool = False, only: str | None = None) -> float | None:
+        """Copy one block. Returns in how many seconds to ask again; None: all of it is on disk.
+
+        More than LOOK_S: the store has refused some, and is asked again then.
+        """
         self._take_back()
-        return (now or self._clock() >= self._retry_at) and self._copy_next() != "none"
+        at = self._clock()
+        if now:
+            self._retry_at = at
+        if self._unsaved and at < self._retry_at:
+            return self._retry_at - at
+        if self._copy_next(only) == "copied":
+            return 0.0
+        with self._changed:
+            if self._refused:
+                return 0.0
+            if self._copies:  # as long again as it has taken: a disk that hangs is left alone
+                return min(max(at - self._first_since, _SOON_S), LOOK_S)
+        if not self._unsaved:
+            self._kept.clear()
+        return None
 
     def flush(self, timeout_s: float) -> bool:
         deadline = time.monotonic() + timeout_s
-        self._take_back()
-        for name, kept in self._kept.items():
-            kept.at = 0
-            self._unsaved[name] = kept
-        while (found := self._copy_next()) != "none" and not self._refused:
-            if found == "full":
-                self.drain(deadline - time.monotonic())
-            if time.monotonic() > deadline:
-                break
-        in_time = self.drain(deadline - time.monotonic())
-        return in_time and found == "none" and not self._refused
+        seconds = self.save(now=True)
+        while seconds is not None:
+            left = deadline - time.monotonic()
+            if left <= 0 or seconds > LOOK_S:
+                return False
+            if seconds:
+                self.drain(min(seconds, left))
+            seconds = self.save()
+        return True
 
     def drain(self, timeout_s: float) -> bool:
         with self._changed:
@@ -138,19 +171,21 @@ class Saving:
         self._take_back()
         if self._clock() < self._retry_at:
             return
-        for kept in self._unsaved.values():
+        for _, kept in self._longest_first():
             common = common_len(kept.raw, raw, 0, len(raw))
             for start in range(end - end % BLOCK_TOKENS, common, BLOCK_TOKENS):
-                self._copy(kept.raw, start, min(start + BLOCK_TOKENS, common), table)
+                self._copy(kept, start, min(start + BLOCK_TOKENS, common), table)
 
     # -- copying ------------------------------------------------------------------------------
 
-    def _copy_next(self) -> Found:
-        for name, kept in list(self._unsaved.items()):
+    def _copy_next(self, only: str | None) -> Found:
+        for name, kept in self._longest_first():
+            if only not in (None, name):
+                continue
             table, num_cached = self._cache.pages_of(kept.raw)
             while kept.at < num_cached:
                 end = min(kept.at + BLOCK_TOKENS, num_cached)
-                found = self._copy(kept.raw, kept.at, end, table)
+                found = self._copy(kept, kept.at, end, table)
                 if found != "full":
                     kept.at += BLOCK_TOKENS
                 if found != "none":
@@ -158,20 +193,30 @@ class Saving:
             del self._unsaved[name]
         return "none"
 
-    def _copy(self, path: bytes, start: int, end: int, table: list[int]) -> Found:
+    def _longest_first(self) -> list[tuple[str, Kept]]:
+        """Where a path goes on from another, its blocks are the other's too, and fuller."""
+        return sorted(self._unsaved.items(), key=lambda item: len(item[1].raw), reverse=True)
+
+    def _forget(self, name: str) -> None:
+        self._kept.pop(name, None)
+        self._unsaved.pop(name, None)
+
+    def _copy(self, kept: Kept, start: int, end: int, table: list[int]) -> Found:
         """A block of a path, unless it is on its way already or on disk."""
-        raw = path[: end * ID_BYTES]
+        raw = kept.raw[: end * ID_BYTES]
         num_bytes = (end - start) * self._pool.bytes_per_token
         with self._changed:
             if any(copy.start == start and copy.raw.startswith(raw) for copy in self._copies):
                 return "none"
             has_room = not self._copies or self.staged_bytes + num_bytes <= self._room
-        if self._store.has(raw, start):
+        if kept.is_on_disk(start, end, self._store):
             return "none"
         if not has_room:
             return "full"
         copy = Copy(raw, start, self._pool.read(table, start, end))
         with self._changed:
+            if not self._copies:
+                self._first_since = self._clock()
             self._copies.append(copy)
             self.staged_bytes += num_bytes
             self._changed.notify_all()
@@ -190,7 +235,7 @@ class Saving:
         for raw, start in refused:
             for name, kept in self._kept.items():
                 if kept.raw.startswith(raw):
-                    kept.at = min(kept.at, start)
+                    kept.at, kept.spans = min(kept.at, start), None
                     self._unsaved[name] = kept
 
     # -- the thread ---------------------------------------------------------------------------
@@ -209,6 +254,7 @@ class Saving:
             with self._changed:
                 self._is_writing = False
                 self._copies.popleft()
+                self._first_since = self._clock()
                 self.staged_bytes -= len(copy.data)
                 if is_written:
                     self.saved_tokens += len(copy.raw) // ID_BYTES - copy.start

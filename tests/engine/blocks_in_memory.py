@@ -41,6 +41,7 @@ class BlocksInMemory:
         self.write_gate.set()
         self.reads: list[tuple[int, int]] = []
         self.writes: list[tuple[int, int]] = []
+        self.asked = 0  # for spans
         self.fails = False  # raises, as no store should
         self.huge = False  # says of its blocks that they are too large to be read
 
@@ -58,15 +59,13 @@ class BlocksInMemory:
         return found
 
     def spans(self, raw: bytes) -> list[tuple[int, int]]:
+        self.asked += 1
         spans: list[tuple[int, int]] = []
         for start in range(0, len(raw) // ID_BYTES, BLOCK_TOKENS):
             if best := self._best(raw, start):
                 begin = spans.pop()[0] if spans and spans[-1][1] == start else start
                 spans.append((begin, best.end))
         return spans
-
-    def has(self, raw: bytes, start: int) -> bool:
-        return any(at == start and path.startswith(raw) for at, path in list(self.held))
 
     def read(self, block: Block) -> memoryview | None:
         if not self.reads_left:

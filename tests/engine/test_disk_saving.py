@@ -8,8 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from radchat.engine.block_store import LOOK_S
 from radchat.engine.request import Request, SamplingParams
-from radchat.engine.saving import RETRY_S
+from radchat.engine.saving import MOST_PATHS, RETRY_S
 from tests.engine.blocks_in_memory import BlocksInMemory
 from tests.engine.test_disk_tier import BLOCK, Bench, some
 from tests.fakes import drain, output
@@ -25,14 +26,21 @@ def bench() -> Iterator[Bench]:
     made.close()
 
 
-def save(bench: Bench) -> int:
-    """As an idle worker does; how often it was asked."""
-    num_asked = 1
-    while bench.engine.save():
-        num_asked += 1
-        assert num_asked < 1000
-    assert bench.engine.drain(10)
-    return num_asked
+def save(bench: Bench, only: str | None = None) -> int:
+    """As an idle worker does, until all is written or some is refused; how often it copied."""
+    num_copied = 0
+    while (seconds := bench.engine.save(only=only)) is not None and seconds <= LOOK_S:
+        num_copied += not seconds
+        assert num_copied < 1000
+        if seconds:
+            assert bench.engine.drain(10)
+    return num_copied
+
+
+def copy_all(bench: Bench) -> None:
+    """Nothing is written meanwhile."""
+    while bench.engine.save() == 0:
+        pass
 
 
 def on_disk(store: BlocksInMemory) -> set[bytes]:
@@ -48,15 +56,16 @@ def test_only_kept_paths_are_written_a_block_at_a_time(bench: Bench) -> None:
     ids = some(1, 600)
     bench.ask(ids, 20)
     bench.ask(some(2, 300))
-    assert save(bench) == 1
+    assert save(bench) == 0
     assert bench.store.held == {}
     bench.engine.keep("s/main", ids)
-    assert save(bench) == 4
+    assert bench.engine.stats()["disk"]["kept_paths"] == 1
+    assert save(bench) == 3
     assert bench.store.writes == [(0, 256), (256, 256), (512, 88)]
     assert on_disk(bench.store) == {ids.tobytes()}
     disk = bench.engine.stats()["disk"]
     assert (disk["saved_tokens"], disk["saved_bytes"]) == (600, 600 * TOKEN_BYTES)
-    assert (disk["staged_bytes"], disk["kept_paths"]) == (0, 1)
+    assert (disk["staged_bytes"], disk["kept_paths"]) == (0, 0)  # all of it is on disk
 
 
 def test_a_path_that_goes_on_writes_its_tail_anew_and_no_block_twice(bench: Bench) -> None:
@@ -107,7 +116,7 @@ def test_of_a_path_cached_in_part_that_part_is_written(bench: Bench) -> None:
     save(bench)
     assert bench.store.writes == [(0, 256), (256, 34)]
     bench.ask(ids)
-    assert save(bench) == 1  # it is asked for again with the next turn
+    assert save(bench) == 0  # it is asked for again with the next turn
     bench.engine.keep("s/main", ids)
     save(bench)
     assert on_disk(bench.store) == {ids.tobytes()}
@@ -180,13 +189,31 @@ def test_the_copies_are_bounded_and_saving_goes_on_when_there_is_room(bench: Ben
     bench.ask(ids)
     engine.keep("s/main", ids)
     for _ in range(20):
-        assert engine.save()
+        assert engine.save() is not None
         assert engine.stats()["disk"]["staged_bytes"] <= 2 * BLOCK * TOKEN_BYTES
     assert not engine.drain(0.01)
     assert not engine.flush(0.01)
     bench.store.write_gate.set()
     assert engine.flush(10)
     assert on_disk(bench.store) == {ids.tobytes()}
+
+
+def test_a_disk_that_hangs_is_looked_at_less_and_less(bench: Bench) -> None:
+    bench.store.write_gate.clear()
+    bench.ask(some(1, 300))
+    bench.engine.keep("s/main", some(1, 300))
+    copy_all(bench)
+    waits: list[float] = []
+    while sum(waits) < 10:
+        seconds = bench.engine.save()
+        assert seconds is not None
+        waits.append(seconds)
+        bench.clock.advance(seconds)
+    assert len(waits) < 20
+    assert max(waits) == LOOK_S
+    bench.store.write_gate.set()
+    assert save(bench) == 0
+    assert bench.engine.save() is None
 
 
 # -- not now ---------------------------------------------------------------------------------------
@@ -200,11 +227,13 @@ def test_what_the_store_refuses_stays_kept_and_is_tried_again_later(bench: Bench
     store.refuses = True
     save(bench)
     for _ in range(5):
-        assert not engine.save()  # and nothing is copied meanwhile
+        assert engine.save() == RETRY_S  # and nothing is copied meanwhile
     assert not engine.flush(10)
     store.refuses = False
-    assert not engine.save()
-    bench.clock.advance(RETRY_S)
+    assert engine.save() == RETRY_S
+    bench.clock.advance(RETRY_S - 1.5)
+    assert engine.save() == 1.5
+    bench.clock.advance(1.5)
     save(bench)
     assert on_disk(store) == {ids.tobytes()}
 
@@ -215,14 +244,15 @@ def test_what_was_refused_when_all_of_it_was_copied_is_copied_again(bench: Bench
     bench.ask(ids)
     engine.keep("s/main", ids)
     store.write_gate.clear()
-    while engine.save():
-        pass
+    copy_all(bench)
     store.refuses = True
     store.write_gate.set()
     assert engine.drain(10)
     store.refuses = False
-    assert not engine.save()
-    bench.clock.advance(RETRY_S)
+    assert engine.save() == RETRY_S
+    bench.clock.advance(RETRY_S - 1.5)
+    assert engine.save() == 1.5
+    bench.clock.advance(1.5)
     save(bench)
     assert on_disk(store) == {ids.tobytes()}
 
@@ -245,10 +275,22 @@ def test_now_skips_the_wait(bench: Bench) -> None:
     bench.store.refuses = True
     save(bench)
     bench.store.refuses = False
-    assert not bench.engine.save()
-    assert bench.engine.save(now=True)
+    assert bench.engine.save() == RETRY_S
+    assert bench.engine.save(now=True) == 0
     save(bench)
     assert on_disk(bench.store) == {ids.tobytes()}
+
+
+def test_the_one_asked_for_is_written_alone(bench: Bench) -> None:
+    mine, theirs = some(1, 300), some(2, 600)
+    for name, ids in (("theirs/main", theirs), ("mine/main", mine)):
+        bench.ask(ids)
+        bench.engine.keep(name, ids)
+    assert save(bench, only="mine/main") == 2
+    assert on_disk(bench.store) == {mine.tobytes()}
+    assert bench.engine.stats()["disk"]["saved_tokens"] == 300
+    assert save(bench, only="nobody") == 0
+    assert save(bench) == 3
 
 
 # -- forgetting ------------------------------------------------------------------------------------
@@ -262,8 +304,7 @@ def test_what_is_no_longer_kept_is_not_written_though_it_was_copied(bench: Bench
     engine.keep("mine/main", mine)
     engine.keep("theirs/main", theirs)
     store.write_gate.clear()
-    while engine.save():
-        pass
+    copy_all(bench)
     engine.unkeep("mine/")
     disk = engine.stats()["disk"]
     assert disk["kept_paths"] == 1
@@ -282,12 +323,48 @@ def test_a_path_that_two_names_keep_is_written_when_one_goes(bench: Bench) -> No
     bench.engine.keep("a/main", ids)
     bench.engine.keep("b/main", ids)
     bench.store.write_gate.clear()
-    while bench.engine.save():
-        pass
+    copy_all(bench)
     bench.engine.unkeep("a/")
     bench.store.write_gate.set()
     assert bench.engine.drain(10)
     assert bench.store.writes == [(0, 256), (256, 44)]
+
+
+def test_of_paths_that_go_on_from_each_other_no_block_is_written_twice(bench: Bench) -> None:
+    ids = some(1, 900)
+    bench.ask(ids)
+    for length in (300, 600, 900):
+        bench.engine.keep(f"s/m{length}", ids[:length])
+    save(bench)
+    assert bench.store.writes == [(0, 256), (256, 256), (512, 256), (768, 132)]
+
+
+def test_what_waits_for_a_disk_that_takes_nothing_is_bounded(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    for index in range(MOST_PATHS + 10):
+        bench.engine.keep(f"s/m{index}", some(index, 3))
+    assert bench.engine.stats()["disk"]["kept_paths"] == MOST_PATHS
+    assert "s/m9 is not kept" in caplog.text
+    large = array("I", bytes(48 << 20))
+    bench.engine.keep("s/large", large)
+    bench.engine.keep("s/larger", large)
+    assert bench.engine.stats()["disk"]["kept_paths"] == 1
+
+
+def test_a_path_is_looked_up_once_however_many_blocks_it_has(bench: Bench) -> None:
+    ids = some(1, 8 * BLOCK)
+    bench.ask(ids)
+    asked = bench.store.asked
+    bench.engine.keep("s/main", ids)
+    assert bench.engine.flush(10)
+    assert len(bench.store.writes) == 8
+    assert bench.store.asked == asked + 1
+    bench.engine.keep("s/main", ids)
+    assert save(bench) == 0
+    assert bench.store.asked == asked + 2
+    assert bench.engine.flush(10)  # what is on disk is not looked up again
+    assert bench.store.asked == asked + 2
 
 
 def test_an_engine_that_is_closed_has_no_threads_left() -> None:

@@ -105,7 +105,7 @@ def test_an_engine_without_a_disk_says_so() -> None:
     engine = scripted_engine()
     engine.keep("s/main", some(5))
     assert not engine.has_disk
-    assert not engine.save(now=True)
+    assert engine.save(now=True) is None
     assert engine.flush(1)
     assert engine.drain(1)
     assert engine.stats()["disk"] is None
