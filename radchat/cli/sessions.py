@@ -118,6 +118,8 @@ def rm(
     for gone in result["removed"]:
         name = one_line(str(gone.get("name") or gone["id"]))
         cli.note(f"deleted {name}, {counted(gone['messages'], 'message')}")
+        if gone.get("kv_left"):
+            cli.note(one_line(str(gone["kv_left"])))
 
 
 sessions_app.command("search")(sessions_kept.search)

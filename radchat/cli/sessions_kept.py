@@ -89,6 +89,8 @@ def prune(
     cli.note(f"{'would delete' if dry_run else 'deleted'} {_what(result)}")
     if result["shared"]:
         cli.note(f"{messages(result['shared'])} that another session shows stay there")
+    if result.get("kv_left"):
+        cli.note(one_line(str(result["kv_left"])))
 
 
 def _what(result: Mapping[str, Any]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -27,7 +26,7 @@ from radchat.daemon.held import Held, Snapshot, cuts
 from radchat.daemon.loaded import Loaded
 from radchat.daemon.pin_book import Entry, PinBook, is_written
 from radchat.daemon.reuse import FASTER, WORTH_SAYING
-from radchat.daemon.worker import Worker
+from radchat.daemon.worker import Worker, beside
 from radchat.errors import InvalidInput, RadchatError
 from radchat.models import registry
 from radchat.paths import Places
@@ -148,11 +147,11 @@ class Base:
         excuse = self._excuse(store, path.created)
         loaded = self._engines.of(path.model, path.dtype)
         if loaded is None or loaded.tokenizer.hash != path.tokenizer:
-            kept = await asyncio.to_thread(self._path_on_disk, store, path)
+            kept = await beside(lambda: self._path_on_disk(store, path))
             return told(len(path.ids), 0, num_in(kept, 0, len(path.ids)), None, excuse)
         engine = loaded.engine
         tiers = await self._worker.call(lambda: engine.probe_tiers(path.ids))
-        kept = await asyncio.to_thread(self._path_on_disk, store, path)
+        kept = await beside(lambda: self._path_on_disk(store, path))
         if num_in(kept, tiers.device, len(path.ids)) - tiers.disk > WORTH_SAYING:
             excuse = FASTER
         return told(len(path.ids), *tiers, loaded, excuse)

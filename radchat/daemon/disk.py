@@ -1,12 +1,12 @@
 """The disk tier as the daemon has it: one store of KV blocks for all models, or why there is none.
 
 Nothing here loads a model: which folder of the store is a model's is told by its files. The store
-may be asked from any thread.
+may be asked from any thread, and a disk may hang: the event loop asks it nothing, and what is asked
+for it runs on threads that the end of the process does not wait for.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import shutil
 import time
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from radchat.config import MOST_DISK_BYTES, Config, kv_disk_default
+from radchat.daemon.worker import beside
 from radchat.errors import InvalidInput, RadchatError
 from radchat.paths import Places
 from radchat.protocol import Event
@@ -63,7 +64,7 @@ class Disk:
     # -- its life --------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        await asyncio.to_thread(self._open)
+        await beside(self._open)
 
     def _open(self) -> None:
         config, folder = self._config, self._places.kv
@@ -79,7 +80,9 @@ class Disk:
             self.why_not = self.why_not or f"{OFF}: {error.message}"
             log.warning("%s", error.message)
             return
-        if config.kv_disk is None:  # what KV has taken already counts as free
+        if (
+            config.kv_disk is None and self.why_not is None
+        ):  # what KV has taken already counts as free
             held = self.opened.stats().bytes
             self.opened.budget = kv_disk_default(shutil.disk_usage(folder).free + held)
         self.store = None if self.why_not else self.opened
@@ -88,13 +91,15 @@ class Disk:
         opened, self.opened, self.store = self.opened, None, None
         self.why_not = self.why_not or f"{OFF}: the daemon is stopping"
         if opened is not None:
-            await asyncio.to_thread(opened.close)
+            await beside(opened.close)
 
     async def tidy(self) -> None:
-        """Some idle work, when there is any."""
-        if self.opened is None or time.monotonic() < self._tidy_at:
+        """Some idle work, when there is any; nothing goes of what lies there from before KV was
+        turned off: that may have been for once.
+        """
+        if self.store is None or time.monotonic() < self._tidy_at:
             return
-        if not await asyncio.to_thread(self.opened.tidy):
+        if not await beside(self.store.tidy):
             self._tidy_at = time.monotonic() + TIDY_EVERY_S
 
     async def saving(self, save: Callable[[], Awaitable[T]]) -> T:
@@ -118,7 +123,7 @@ class Disk:
             opened.make_room()
             return opened.stats().bytes < before
 
-        return await asyncio.to_thread(shrink)
+        return await beside(shrink)
 
     def tell_once(self) -> Event | None:
         """That KV is not kept, unless that was chosen: once in a daemon's life."""
@@ -127,10 +132,39 @@ class Disk:
         self._is_told = True
         return Event("notice", {"text": self.why_not, "code": "persist_off"})
 
+    def require_opened(self) -> KVStore:
+        """What lies there, kept on or not."""
+        if self.opened is None:
+            raise InvalidInput(self.why_not or OFF)
+        return self.opened
+
     def require(self) -> KVStore:
+        """Where KV is written and read."""
         if self.store is None:
             raise InvalidInput(self.why_not or OFF)
         return self.store
+
+    def holds_any(self) -> bool:
+        """Whether there is any block, also where none is kept, or another home's. Any thread."""
+        try:
+            found = [each for each in self._places.kv.iterdir() if each.is_dir()]
+        except OSError as error:
+            return not isinstance(error, FileNotFoundError | NotADirectoryError)
+        return any(any(each.glob("*" if each.name == "tmp" else "??/*")) for each in found)
+
+    def may_hold(self) -> str:
+        """Where KV may be left that had to go, and what to do about it."""
+        where = self._places.kv
+        if self.opened is None:
+            return (
+                f"KV of it may be left in {where}: {self.why_not}; removing that folder, when "
+                "nobody uses it, is always safe"
+            )
+        trouble = self.opened.trouble or "not all of it could be read"
+        return (
+            f"KV of it may be left in {where}: {trouble}; when that is mended, radchat cache clear "
+            "--disk deletes all of it"
+        )
 
     # -- whose blocks ----------------------------------------------------------------------------
 
@@ -182,13 +216,13 @@ class Disk:
             self._num_bad, self._bad_at = self.store.num_bad, time.time()
         return self._bad_at
 
-    def left(self) -> str:
+    async def left(self) -> str:
         """Why something was not written."""
         if self.store is None:
             return self.why_not or OFF
         if self.store.trouble is not None:
             return self.store.trouble
-        stats = self.store.stats()
+        stats = await beside(self.store.stats)
         if stats.hourly is not None and stats.written_bytes >= stats.hourly:
             return (
                 f"{stats.written_bytes:,} bytes were written in the last hour, and kv_disk_hourly "
@@ -198,7 +232,7 @@ class Disk:
 
     async def tier(self) -> dict[str, Any] | None:
         """The whole tier in numbers; None where there is none."""
-        return None if self.store is None else tier_json(await asyncio.to_thread(self.store.stats))
+        return None if self.store is None else tier_json(await beside(self.store.stats))
 
     def about(self) -> dict[str, Any]:
         return {

@@ -16,6 +16,7 @@ from radchat.daemon.forecast import path_to
 from radchat.daemon.loaded import Loaded
 from radchat.daemon.streams import Running, Stream, Work
 from radchat.daemon.why_methods import WhyMethods
+from radchat.daemon.worker import beside
 from radchat.engine.request import Fill, Finished, Ids
 from radchat.errors import InvalidInput, NotFound
 from radchat.models.registry import ModelEntry
@@ -86,11 +87,11 @@ class DiskMethods(WhyMethods):
         path, begin, before = wanted.path, time.monotonic(), disk.stats()
         mine = [e for e in self._engines.all if (e.name, e.dtype) == (path.model, path.dtype)]
         cached = await self._write(mine[0], wanted) if mine else 0
-        ranges = await asyncio.to_thread(self._path_on_disk, wanted.store, path)
+        ranges = await beside(lambda: self._path_on_disk(wanted.store, path))
         after, num = disk.stats(), num_in(ranges, 0, len(path.ids))
         left = None
         if num < cached:
-            left = f"{cached - num:,} tokens were not written: {self._disk.left()}"
+            left = f"{cached - num:,} tokens were not written: {await self._disk.left()}"
         elif not mine and num < len(path.ids) - 1:
             left = f"{path.model} {path.dtype} is not loaded: there is no KV in memory to write"
         elif num < len(path.ids) - 1:  # the last one runs with the next turn
@@ -224,7 +225,7 @@ class DiskMethods(WhyMethods):
                     loop.call_soon_threadsafe(stream.say, Event("progress", body))
 
             try:
-                found = await asyncio.to_thread(disk.verify, hear)
+                found = await beside(lambda: disk.verify(hear))
             except asyncio.CancelledError:
                 cancelled.set()
                 raise

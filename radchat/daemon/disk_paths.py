@@ -6,13 +6,15 @@ from there: a block is looked for along the longest, so that a talk of a thousan
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from radchat.daemon.held import Finder
-from radchat.engine.cuts import common_ids
 from radchat.engine.request import Ids
 from radchat_sessions.content import pack_ids
+from radchat_sessions.kv_blocks import ID_BYTES, common_ids
 from radchat_sessions.kv_store import KVFolder, KVStore
 from radchat_sessions.store import Store
 from radchat_sessions.token_ids import Span, Stand
@@ -90,88 +92,114 @@ def ids_of(store: Store, carrier: str, stands: Mapping[str, Stand]) -> Ids:
 # -- what goes -------------------------------------------------------------------------------------
 
 
-class Doomed(NamedTuple):
-    """A path of messages that go, and how many of its first tokens are on a path that stays."""
+class Doomed:
+    """Paths of messages that go, and how many of the first tokens of each are on a path that stays.
 
-    ids: Ids
-    stays: int
+    Side by side in order, so that of all paths one's neighbours have most of its ids in common.
+    """
+
+    def __init__(self, paths: Sequence[bytes], stays: Sequence[int]) -> None:
+        self.paths, self.stays = paths, stays
+
+    def goes(self, raw: bytes) -> bool:
+        """Whether a path has ids of these beyond what stays."""
+        at = bisect_left(self.paths, raw)
+        near = range(max(0, at - 1), min(len(self.paths), at + 1))
+        return any(common_ids(self.paths[each], raw) > self.stays[each] for each in near)
 
 
-def doomed_paths(store: Store, session: str, doomed: set[str]) -> list[Doomed]:
+def doomed_paths(store: Store, session: str, doomed: set[str]) -> Doomed:
     """The paths of these messages of a session, while they are all there still.
 
     What stays is looked for in all sessions; ids are read only as far as they are a doomed path's.
     """
     spans, stands = store.spans(session), store.stands(session)
     carriers = carriers_of({m: s for m, s in spans.items() if m in doomed}, stands)
-    lines = Lines([ids_of(store, each, stands) for each in sorted(set(carriers.values()))])
-    if not lines.ids:
-        return []
-    everywhere = store.spans(None)
-    finder = Finder(store, lines, everywhere, store.stands(None))
-    for message, span in everywhere.items():
-        if message not in doomed:
-            lines.mark(finder.of_message(message, span))
-    return [Doomed(ids, lines.marked(line)) for line, ids in enumerate(lines.ids)]
+    lines = Lines([pack_ids(ids_of(store, each, stands)) for each in set(carriers.values())])
+    if lines.paths:
+        everywhere = store.spans(None)
+        finder = Finder(store, lines, everywhere, store.stands(None))
+        for message, span in everywhere.items():
+            if message not in doomed:
+                lines.mark(finder.of_message(message, span))
+    return Doomed(lines.paths, lines.marked())
 
 
-def delete(disk: KVStore, paths: Sequence[Doomed]) -> tuple[int, int]:
+def delete(disk: KVStore, doomed: Doomed) -> tuple[int, int]:
     """Every block, of any model, that has ids of these paths beyond what stays; tokens, bytes."""
     before = disk.stats()
     for name in before.by_fingerprint:
         blocks = disk.of(name)
-        for path in paths:
-            for block in blocks.blocks(pack_ids(path.ids)):
-                if block.end > path.stays:
+        for path, stays in zip(doomed.paths, doomed.stays, strict=True):
+            for block in blocks.blocks(path):
+                if block.end > stays:
                     blocks.delete(block)
     after = disk.stats()
     return max(0, before.tokens - after.tokens), max(0, before.bytes - after.bytes)
 
 
-class OnLine(NamedTuple):
-    """So many ids as one of the lines begins with."""
+class OnLines(NamedTuple):
+    """So many ids as lines ``low`` to ``high`` begin with, and no other does."""
 
-    line: int
+    low: int
+    high: int
     end: int
 
 
 class Lines:
-    """Paths side by side, to be followed as a radix tree is (held.py)."""
+    """Paths in order, to be followed as a radix tree is (held.py)."""
 
-    nothing = OnLine(0, 0)
-
-    def __init__(self, ids: Sequence[Ids]) -> None:
-        self.ids = ids
-        self._marks = [0] * len(ids)
-        self._common: dict[tuple[int, int], int] = {}
+    def __init__(
+        self,
+        paths: Sequence[bytes],
+        common: Callable[[bytes, bytes], int] = common_ids,
+    ) -> None:
+        """``common``: how many first ids two runs share; for tests."""
+        self.paths = sorted(set(paths))
+        self._common = common
+        self._together = [common(one, other) for one, other in pairwise(self.paths)]
+        self._marks = [0] * len(self.paths)
+        self.nothing = OnLines(0, len(self.paths), 0)
 
     def knows(self, tokenizer: str) -> bool:  # noqa: ARG002 - ids are compared, whoever made them
         return True
 
-    def follow(self, match: OnLine, ids: Ids) -> OnLine:
-        best = match
-        for line, own in enumerate(self.ids):
-            if self._together(line, match.line) >= match.end:
-                num = common_ids(own[match.end : match.end + len(ids)], ids)
-                best = max(best, OnLine(line, match.end + num), key=lambda each: each.end)
-        return best
+    def follow(self, match: OnLines, ids: Ids) -> OnLines:
+        """Of the lines that have what is matched: those that go on with most of the ids."""
+        low, high, begin = match
+        raw = pack_ids(ids)
 
-    def cut(self, match: OnLine, end: int) -> OnLine:
-        return OnLine(match.line, min(match.end, end))
+        def next_ids(num: int) -> Callable[[bytes], bytes]:
+            return lambda path: path[begin * ID_BYTES : (begin + num) * ID_BYTES]
 
-    def mark(self, match: OnLine) -> None:
-        """So much of a line stays."""
-        self._marks[match.line] = max(self._marks[match.line], match.end)
+        at = bisect_left(self.paths, raw, low, high, key=next_ids(len(ids)))
+        near = self.paths[max(low, at - 1) : min(high, at + 1)]
+        num = max((self._common(next_ids(len(ids))(path), raw) for path in near), default=0)
+        if num == 0:
+            return match
+        run, key = raw[: num * ID_BYTES], next_ids(num)
+        low = bisect_left(self.paths, run, low, high, key=key)
+        return OnLines(low, bisect_right(self.paths, run, low, high, key=key), begin + num)
 
-    def marked(self, line: int) -> int:
-        """How much of a line does, with what it shares with others."""
-        return max(min(self._together(line, other), end) for other, end in enumerate(self._marks))
+    def cut(self, match: OnLines, end: int) -> OnLines:
+        low, high, _ = match
+        if end >= match.end:
+            return match
+        while low > 0 and self._together[low - 1] >= end:
+            low -= 1
+        while high < len(self.paths) and self._together[high - 1] >= end:
+            high += 1
+        return OnLines(low, high, end)
 
-    def _together(self, line: int, other: int) -> int:
-        """How many of their first ids two lines have in common."""
-        key = min(line, other), max(line, other)
-        if line == other:
-            return len(self.ids[line])
-        if key not in self._common:
-            self._common[key] = common_ids(self.ids[line], self.ids[other])
-        return self._common[key]
+    def mark(self, match: OnLines) -> None:
+        """So much of these lines stays."""
+        self._marks[match.low] = max(self._marks[match.low], match.end)
+
+    def marked(self) -> list[int]:
+        """How much of each line does, with what it shares with others."""
+        stays = list(self._marks)
+        for at, common in enumerate(self._together):
+            stays[at + 1] = max(stays[at + 1], min(stays[at], common))
+        for at, common in reversed(list(enumerate(self._together))):
+            stays[at] = max(stays[at], min(stays[at + 1], common))
+        return stays

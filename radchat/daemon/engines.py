@@ -330,7 +330,8 @@ class Engines:
         if self.disk.store is not None:
             self.disk.store.try_again()
         for key in await self._worker.remove(keys, FLUSH_S):
-            log.warning("%s: not all KV of its branches is on disk: %s", key, self.disk.left())
+            why = await self.disk.left()
+            log.warning("%s: not all KV of its branches is on disk: %s", key, why)
 
     async def close(self) -> None:
         """Nobody uses an engine any more; the daemon ends."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any, Literal
 
 from radchat.daemon import views
@@ -11,6 +10,7 @@ from radchat.daemon.base import at_least
 from radchat.daemon.cache_methods import CacheMethods
 from radchat.daemon.held import Held, held_of
 from radchat.daemon.loaded import Loaded
+from radchat.daemon.worker import beside
 from radchat.errors import UsageError
 from radchat.protocol import Where
 from radchat_sessions.store import Store
@@ -36,7 +36,9 @@ class EvictMethods(CacheMethods):
         if (ref is not None and tokens is not None) or (ref, tokens, tier) == (None, None, None):
             raise UsageError("evict: want a REF or a number of tokens, a tier, or one of a tier")
         if tier == "disk":
-            return {**NOTHING, **await self._evict_disk(where, ref, tokens, session, head)}
+            if tokens is not None:
+                raise UsageError("evict: a number of tokens is of the device")
+            return {**NOTHING, **await self._evict_disk(where, ref, session, head)}
         if ref is not None:
             return await self._evict_ref(where, ref, session, head)
         loaded = await self._engine_here(where, session)
@@ -95,16 +97,11 @@ class EvictMethods(CacheMethods):
         self,
         where: Where,
         ref: str | None,
-        tokens: int | None,
         session: str | None,
         head: ChatHead | None,
     ) -> dict[str, int]:
-        store = self._disk.require()
-        if tokens is not None:
-            stats = store.stats()
-            num_bytes = -(-tokens * stats.bytes // max(stats.tokens, 1))
-            freed = await asyncio.to_thread(store.evict, num_bytes)
-        elif ref is None:
+        self._disk.require_opened()
+        if ref is None:
             freed = await self._clear_disk()
         else:
             freed = await self._evict_ref_from_disk(where, ref, session, head)
@@ -118,16 +115,20 @@ class EvictMethods(CacheMethods):
             ends = [each.name for each in store.branches(named) if each.message in below]
             return store, named, below, [*ends, *(below if self._disk.keeps_unnamed else ())]
 
-        store, named, below, ends = await self._desk.run(look)
-        if ends:  # or they are written again at once
-            await self._unkeep(named, *ends)
-        return await self._desk.run(lambda: self._drop_blocks(store, named, below))
+        async with self._dropping:
+            store, named, below, ends = await self._desk.run(look)
+            if ends:  # or they are written again at once
+                await self._unkeep(named, *ends)
+                await self._stop_writing()
+            _, dropped = await self._drop_blocks(store, named, lambda: below)
+        return dropped.tokens, dropped.bytes
 
     async def _clear_disk(self) -> tuple[int, int]:
         """All that is on disk, and nothing more is written before something is said again."""
-        store = self._disk.opened or self._disk.require()
-        await self._unkeep_all()
-        return await asyncio.to_thread(store.clear)
+        store = self._disk.require_opened()
+        await self._unkeep_all("")
+        await self._stop_writing()
+        return await beside(store.clear)
 
     async def cache_clear(
         self, pinned: bool = False, device: bool = True, disk: bool = False

@@ -76,8 +76,6 @@ class KeepingMethods(SessionMethods):
             return store, place.session.id
 
         in_store, named = await self._desk.run(meant)
-        if not dry_run:
-            await self._unkeep(named)
         snapshots = await self._snapshots()
         bytes_of = {each.key: each.bytes_per_token for each in self._engines.all}
 
@@ -85,14 +83,19 @@ class KeepingMethods(SessionMethods):
             store, own = in_store, in_store.session(named)
             held = [held_of(store, own.id, each) for each in snapshots]
             spans = store.spans(own.id)
-            if not dry_run:
-                going = store.prune(own.id, unlabeled=unlabeled, dry_run=True)
-                self._drop_blocks(store, own.id, set(going.messages))
             what = store.prune(own.id, unlabeled=unlabeled, dry_run=dry_run)
             gone = [spans[message] for message in what.messages if message in spans]
             return own, held, sum(span.stop - span.start for span in gone), what
 
-        own, held, tokens, what = await self._desk.run(work)
+        def going() -> set[str]:
+            return set(in_store.prune(named, unlabeled=unlabeled, dry_run=True).messages)
+
+        kv_left = None
+        if dry_run:
+            own, held, tokens, what = await self._desk.run(work)
+        else:
+            done, kv_left = await self._remove(in_store, named, going, work)
+            own, held, tokens, what = done
         doomed = set(what.messages)
         kv_tokens = kv_bytes = 0
         for snapshot, mine in zip(snapshots, held, strict=True):
@@ -111,6 +114,7 @@ class KeepingMethods(SessionMethods):
             "branches": list(what.branches),
             "shared": what.shared,
             "dry_run": dry_run,
+            "kv_left": kv_left,
         }
 
     async def sessions_verify(self, where: Where, session: str | None = None) -> dict[str, Any]:

@@ -3,25 +3,43 @@
 from __future__ import annotations
 
 import asyncio
-import math
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from radchat.daemon.base import Base
 from radchat.daemon.disk import kept_name
-from radchat.daemon.disk_paths import Ranges, delete, doomed_paths, on_disk
+from radchat.daemon.disk_paths import Doomed, Ranges, delete, doomed_paths, on_disk
 from radchat.daemon.forecast import Path, path_to
+from radchat.daemon.worker import beside
+from radchat.errors import Busy
 
 if TYPE_CHECKING:
     from radchat.daemon.finding import Place
     from radchat.daemon.loaded import Loaded
     from radchat.engine.engine import Engine
+    from radchat_sessions.kv_store import KVStore
     from radchat_sessions.store import Store
 
+T = TypeVar("T")
 DRAIN_S = 5.0  # for the one block that is being written
-LOOK_S = 0.5
+DELETE_S = 60.0
+HANGS = "the disk does not answer that KV is written to: nothing was removed, try again later"
+
+
+class Dropped(NamedTuple):
+    """What was deleted from disk, and where some may lie that could not be."""
+
+    tokens: int = 0
+    bytes: int = 0
+    left: str | None = None
 
 
 class Kept(Base):
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self.drain_s = DRAIN_S
+        self._dropping = asyncio.Lock()  # what one takes for staying, no other removes meanwhile
+
     # -- looking ---------------------------------------------------------------------------------
 
     def _on_disk(self, store: Store, place: Place, loaded: Loaded | None) -> dict[str, Ranges]:
@@ -46,13 +64,11 @@ class Kept(Base):
 
     async def _unkeep(self, session: str, *branches: str) -> None:
         """Write no more of these branches, or of the whole session; what is being written is."""
-        await self._stop_writing([kept_name(session, each) for each in branches] or [f"{session}/"])
+        names = [kept_name(session, each) for each in branches] or [f"{session}/"]
+        await self._unkeep_all(*names)
 
-    async def _unkeep_all(self) -> None:
-        await self._stop_writing([""])
-
-    async def _stop_writing(self, names: list[str]) -> None:
-        """Of paths whose names begin so."""
+    async def _unkeep_all(self, *names: str) -> None:
+        """Write no more of paths whose names begin so."""
         engines = [loaded.engine for loaded in self._engines.all]
 
         def unkeep() -> None:
@@ -61,29 +77,78 @@ class Kept(Base):
                     engine.unkeep(name)
 
         await self._worker.call(unkeep)
-        for engine in engines:
-            await self._drained(engine, DRAIN_S)
+
+    async def _stop_writing(self) -> None:
+        """Wait for what is being written. Raises Busy where the disk hangs: nothing may be removed
+        then, for it could come after.
+        """
+        for loaded in list(self._engines.all):
+            if not await self._drained(loaded.engine, self.drain_s):
+                raise Busy(HANGS)
 
     async def _drained(self, engine: Engine, seconds: float) -> bool:
-        """What is copied for the disk is written; looked at again and again, for no thread waits
-        long when the daemon ends.
-        """
-        for _ in range(math.ceil(seconds / LOOK_S)):
-            if await asyncio.to_thread(engine.drain, LOOK_S):
-                return True
-        return False
+        """What is copied for the disk is written."""
+        return await beside(lambda: engine.drain(seconds))
 
-    def _drop_blocks(self, store: Store, session: str, doomed: set[str]) -> tuple[int, int]:
-        """Delete the blocks that only these messages use, of every model; tokens and bytes.
+    async def _remove(
+        self, store: Store, session: str, meant: Callable[[], set[str]], remove: Callable[[], T]
+    ) -> tuple[T, str | None]:
+        """``remove`` the messages that are ``meant``, both on the desk, after all that only they
+        have on disk; and where some of that may be left.
 
-        On the desk, before the messages go: a kill between leaves time to pay, and no words.
+        While that is deleted others talk: if this session does too, what goes is looked for again.
         """
-        disk = self._disk.opened
-        if disk is None or store is not self._desk.stored or not doomed:
-            return 0, 0
-        while disk.tidy(adopt=False):  # what a kill left without a row may be of these words
-            pass
-        return delete(disk, doomed_paths(store, session, doomed))
+        async with self._dropping:
+            await self._unkeep(session)
+            try:
+                await self._stop_writing()
+                while not (done := await self._remove_once(store, session, meant, remove)):
+                    pass
+                return done[0]
+            except Busy:
+                await self._keep_branches(store, session)
+                raise
+
+    async def _remove_once(
+        self, store: Store, session: str, meant: Callable[[], set[str]], remove: Callable[[], T]
+    ) -> list[tuple[T, str | None]]:
+        """Nothing where more was said meanwhile."""
+        going, dropped = await self._drop_blocks(store, session, meant)
+
+        def work() -> list[tuple[T, str | None]]:
+            return [(remove(), dropped.left)] if going in (None, meant()) else []
+
+        return await self._desk.run(work)
+
+    async def _drop_blocks(
+        self, store: Store, session: str, meant: Callable[[], set[str]]
+    ) -> tuple[set[str] | None, Dropped]:
+        """Delete the blocks, of every model, that only these messages use: before they go, for a
+        kill between leaves time to pay, and no words. Also which messages those were; None where
+        nothing is on disk, and nothing was looked for.
+
+        Raises Busy where the disk does not answer.
+        """
+        if store is not self._desk.stored or not await _answered(beside(self._disk.holds_any)):
+            return None, Dropped()
+
+        def look() -> tuple[set[str], Doomed]:
+            doomed = meant()
+            return doomed, doomed_paths(store, session, doomed)
+
+        going, doomed = await self._desk.run(look)
+        disk, dropped = self._disk.opened, Dropped()
+        if doomed.paths and disk is None:
+            dropped = Dropped(left=self._disk.may_hold())
+        elif doomed.paths and disk is not None:
+            dropped = await _answered(beside(lambda: self._delete(disk, doomed)))
+        return going, dropped
+
+    def _delete(self, disk: KVStore, doomed: Doomed) -> Dropped:
+        """On any thread."""
+        tokens, num_bytes = delete(disk, doomed)
+        is_swept = disk.sweep(lambda _fingerprint, raw: doomed.goes(raw))
+        return Dropped(tokens, num_bytes, None if is_swept else self._disk.may_hold())
 
     # -- keeping ---------------------------------------------------------------------------------
 
@@ -101,3 +166,11 @@ class Kept(Base):
             for loaded in self._engines.all:
                 if (loaded.name, loaded.dtype) == (path.model, path.dtype):
                     self._worker.keep(loaded.key, [(name, path.ids)])
+
+
+async def _answered(asked: Awaitable[T]) -> T:
+    """By the disk; raises Busy where it hangs."""
+    try:
+        return await asyncio.wait_for(asked, DELETE_S)
+    except TimeoutError:
+        raise Busy(HANGS) from None

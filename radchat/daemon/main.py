@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 GRACE_S = 5.0  # running answers may end by themselves this long after a stop
 CLOSE_S = 20.0  # the service may take this long to put things away
 CHECK_S = 1.0  # between looks at the clock, the lock and the socket
+END_S = 5.0  # and threads that hang in a disk this long: then the process ends without them
 FAILED_S = 2.0  # a daemon whose service can't start tells whoever waits, this long
 MIN_IDLE_S = 1.0  # whoever started it gets to ask
 log = logging.getLogger("radchat.daemon")
@@ -157,6 +158,7 @@ class Daemon:
             await asyncio.gather(*tasks, return_exceptions=True)
             await self._hang_up()
         log.info("ended")
+        faulthandler.dump_traceback_later(END_S, exit=True)  # whatever hangs: a disk may, for ever
         return self._code
 
     async def _listen(self, listener: socket.socket) -> asyncio.Server:

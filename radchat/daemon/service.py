@@ -22,7 +22,7 @@ from radchat.daemon.control_methods import ControlMethods
 from radchat.daemon.engines import Engines
 from radchat.daemon.finding import find_session
 from radchat.daemon.streams import Running, Stream
-from radchat.daemon.worker import Worker
+from radchat.daemon.worker import Worker, beside
 from radchat.errors import RadchatError
 from radchat.paths import Places
 from radchat.protocol import Event, State, Where
@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 
 TICK_S = 1.0
 CLOSE_S = 8.0  # for the engines' KV to be written (engines.FLUSH_S) after the step in progress
+DISK_CLOSE_S = 3.0  # for the KV index; after it nothing is left to do
 EXIT_BROKEN = 70
 
 
@@ -76,9 +77,12 @@ class Service(ControlMethods):
             await asyncio.wait_for(self._engines.close(), CLOSE_S)
         except TimeoutError:
             log.warning("the engines are still at work: what they have not written is not on disk")
-        await asyncio.get_running_loop().run_in_executor(None, self._worker.stop)
-        await self._disk.close()
-        await self._desk.close()
+        await beside(self._worker.stop)
+        await self._desk.close()  # before the KV disk, which may hang
+        try:
+            await asyncio.wait_for(self._disk.close(), DISK_CLOSE_S)
+        except TimeoutError:
+            log.warning("the KV disk does not answer: its index may have to be mended")
 
     @property
     def state(self) -> State:

@@ -15,8 +15,6 @@ from radchat_sessions.errors import NotFound as StoreNotFound
 from radchat_sessions.messages import Removed, Session
 from radchat_sessions.store import Store
 
-_Gone = tuple[Session, list[dict[str, Held]], Removed]
-
 
 class SessionMethods(Kept):
     async def sessions_list(
@@ -86,39 +84,42 @@ class SessionMethods(Kept):
 
     async def sessions_rm(self, where: Where, sessions: list[str]) -> dict[str, Any]:
         """Delete sessions, and forget the KV only they used, on disk too; messages others share
-        stay. None is deleted where one is not found or has an answer running.
+        stay. None is deleted where one is not found or has an answer running. ``kv_left``: where
+        some of its KV may lie still, and why.
         """
 
-        def meant() -> list[str]:
+        def meant() -> list[tuple[Store, Session]]:
             places = [self._place(where, ref, None) for ref in sessions]
             for store, place in places:
                 if store.running(place.session.id):
                     raise Busy(
                         f"an answer is running in {place.session.name}: cancel it, or wait for it"
                     )
-            return list(dict.fromkeys(place.session.id for _, place in places))
+            return list({place.session.id: (s, place.session) for s, place in places}.values())
 
         removed = []
-        for ref in await self._desk.run(meant):
-            await self._unkeep(ref)
+        for store, session in await self._desk.run(meant):
             snapshots = await self._snapshots()
 
-            def work(ref: str = ref, snapshots: Sequence[Snapshot] = snapshots) -> _Gone:
-                store, place = self._place(where, ref, None)
-                held = [held_of(store, ref, each) for each in snapshots]
-                self._drop_blocks(store, ref, set(store.remove(ref, dry_run=True).messages))
-                return place.session, held, store.remove(ref)
+            def going(store: Store = store, ref: str = session.id) -> set[str]:
+                return set(store.remove(ref, dry_run=True).messages)
 
-            gone, held, what = await self._desk.run(work)
-            await self._unkeep(ref)  # of a turn that has ended meanwhile
+            def remove(
+                store: Store = store, ref: str = session.id, all_of: Sequence[Snapshot] = snapshots
+            ) -> tuple[list[dict[str, Held]], Removed]:
+                return [held_of(store, ref, each) for each in all_of], store.remove(ref)
+
+            (held, what), kv_left = await self._remove(store, session.id, going, remove)
+            await self._unkeep(session.id)  # of a turn that has ended meanwhile
             for snapshot, mine in zip(snapshots, held, strict=True):
                 await self._forget(snapshot, mine, set(what.messages))
             removed.append(
                 {
-                    "id": gone.id,
-                    "name": gone.name,
+                    "id": session.id,
+                    "name": session.name,
                     "messages": len(what.messages),
                     "shared": what.shared,
+                    "kv_left": kv_left,
                 }
             )
         return {"removed": removed}

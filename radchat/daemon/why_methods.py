@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from radchat.daemon.arguments import ChatHead
@@ -10,6 +9,7 @@ from radchat.daemon.context_methods import ContextMethods
 from radchat.daemon.disk_paths import num_in
 from radchat.daemon.forecast import Path
 from radchat.daemon.turns import shown
+from radchat.daemon.worker import beside
 from radchat.engine.request import Ids, Tiers
 from radchat.errors import InvalidInput, NotFound
 from radchat.protocol import Where
@@ -49,7 +49,7 @@ class WhyMethods(ContextMethods):
         if engines:
             return await self._worker.call(lambda: engines[0].probe_tiers(ids))
         path = Path(ids, *mine, "", answer.created)
-        kept = await asyncio.to_thread(self._path_on_disk, store, path)
+        kept = await beside(lambda: self._path_on_disk(store, path))
         num = num_in(kept, 0, len(ids))
         return Tiers(0, num) if num else None
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import random
+from array import array
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from radchat.daemon.disk_paths import delete, doomed_paths, num_in, on_disk
+from radchat.daemon.disk_paths import Doomed, Lines, delete, doomed_paths, num_in, on_disk
+from radchat.engine.cuts import common_ids
 from radchat.engine.request import Ids
 from radchat_sessions.content import pack_ids, unpack_ids
 from radchat_sessions.kv_blocks import ROOT
+from radchat_sessions.kv_blocks import common_ids as common_bytes
 from radchat_sessions.kv_store import KVFolder, KVStore
 from radchat_sessions.store import IN_MEMORY, Store
 from tests.daemon.test_methods_held import PER_TURN, Talk, ids_of
@@ -135,3 +138,44 @@ def _read(store: Store) -> Iterator[Any]:
     for message, span in store.spans(None).items():
         yield store.prompt_ids(span.prompt)
         yield ids_of(store, message)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_how_much_of_each_path_stays_as_a_plain_reading_finds(seed: int) -> None:
+    dice = random.Random(seed)
+
+    def path() -> Ids:
+        return array("I", [dice.randrange(2) for _ in range(dice.randrange(1, 9))])
+
+    going, staying = [path() for _ in range(12)], [path() for _ in range(8)]
+    lines = Lines([pack_ids(ids) for ids in going])
+    for ids in staying:
+        match = lines.nothing
+        for at in range(0, len(ids), 3):  # in steps, and back by one in between
+            match = lines.follow(lines.cut(match, max(0, at - 1)), ids[max(0, at - 1) : at + 3])
+            if match.end < min(at + 3, len(ids)):
+                break
+        lines.mark(match)
+    plain = [max(common_ids(unpack_ids(raw), ids) for ids in staying) for raw in lines.paths]
+    assert lines.marked() == plain
+    doomed = Doomed(lines.paths, plain)
+    for ids in (*going, *staying, *(path() for _ in range(50))):
+        for_each = zip(lines.paths, plain, strict=True)
+        goes = any(common_ids(unpack_ids(raw), ids) > stays for raw, stays in for_each)
+        assert doomed.goes(pack_ids(ids)) == goes
+
+
+def test_many_answers_to_one_question_are_not_compared_each_with_each() -> None:
+    dice = random.Random(1)
+    base = array("I", [dice.randrange(50_000) for _ in range(500)])
+    tails = [array("I", [dice.randrange(50_000) for _ in range(20)]) for _ in range(200)]
+    compared: list[int] = []
+
+    def counting(one: bytes, other: bytes) -> int:
+        compared.append(1)
+        return common_bytes(one, other)
+
+    lines = Lines([pack_ids(base + tail) for tail in tails], counting)
+    lines.mark(lines.follow(lines.nothing, base))
+    assert lines.marked() == [500] * 200
+    assert len(compared) <= 202

@@ -7,17 +7,20 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from radchat.errors import InvalidInput
+from radchat.daemon.kept import Dropped
+from radchat.errors import Busy, InvalidInput, UsageError
 from radchat.protocol import Event
 from radchat_sessions.content import pack_ids
 from radchat_sessions.errors import SaveFailed
+from radchat_sessions.kv_files import Files
 from tests.daemon.services import GREEDY, WHERE, House, house, named, notices, run
 from tests.daemon.services import StumblingStore as Stumbling
 
@@ -269,6 +272,48 @@ def test_pruned_words_are_in_no_file_also_if_their_model_is_loaded(tmp_path: Pat
     run(main())
 
 
+def test_only_files_without_a_row_that_hold_removed_words_go(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path) as home:
+            doomed = await home.say(LONG_TEXT, new_session="a")
+            stays = await home.say(OTHER_TEXT, new_session="b")
+            secret, other = [
+                pack_ids((await ids_of(home, each["branches"][0]["message"]))[500:516])
+                for each in (doomed, stays)
+            ]
+        for path in home.places.kv.glob("index.db*"):
+            path.unlink()
+        async with house(tmp_path) as home:
+            (removed,) = (await home.service.sessions_rm(WHERE, ["a"]))["removed"]
+            assert removed["kv_left"] is None
+            assert not words_on_disk(home, secret)
+            assert words_on_disk(home, other)
+
+    run(main())
+
+
+def test_what_is_said_while_kv_is_deleted_goes_with_its_session(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path) as home:
+            done = await home.say(LONG_TEXT, new_session="a")
+            message, calls = done["branches"][0]["message"], 0
+
+            def meant() -> set[str]:
+                nonlocal calls
+                calls += 1
+                return {message, *(() if calls == 1 else [done["branches"][0]["parent"]])}
+
+            service = home.service
+            counted: list[int] = []
+            no_kv = await service._drop_blocks(home.store, done["session"], meant)
+            assert (no_kv, calls) == ((None, Dropped()), 0)  # nothing is on disk: no work
+            await save(home)
+            await service._remove(home.store, done["session"], meant, lambda: counted.append(calls))
+            assert counted == [4]  # looked twice, each time before and after
+
+    run(main())
+
+
 # -- where it can't be -----------------------------------------------------------------------------
 
 
@@ -309,6 +354,25 @@ def test_kv_of_before_persistence_was_turned_off_goes_with_its_session(tmp_path:
     run(main())
 
 
+@pytest.mark.parametrize("off", [{"RADCHAT_PERSIST": "off"}, {"RADCHAT_KV_DISK": "0"}])
+def test_kv_of_before_it_was_turned_off_stays_until_somebody_says_so(
+    tmp_path: Path, off: dict[str, str]
+) -> None:
+    async def main() -> None:
+        async with house(tmp_path) as home:
+            await home.say(LONG_TEXT, new_session="a")
+        files = kv_files(home)
+        assert files
+        async with house(tmp_path, None, **off) as home:
+            await home.service._disk.tidy()
+            assert kv_files(home) == files
+            gone = await home.service.cache_evict(WHERE, tier="disk")
+            assert gone["freed_tokens"] > 700
+            assert kv_files(home) == []
+
+    run(main())
+
+
 def test_a_second_radchat_on_one_cache_folder_says_so_once_and_works(tmp_path: Path) -> None:
     async def main() -> None:
         async with house(tmp_path / "a") as one:
@@ -327,6 +391,134 @@ def test_a_second_radchat_on_one_cache_folder_says_so_once_and_works(tmp_path: P
             assert (await one.say("and on"))["cache"]["disk"] > 700
 
     run(main())
+
+
+def test_a_removal_says_where_kv_may_be_left_that_another_radchat_holds(tmp_path: Path) -> None:
+    async def main() -> None:
+        cache = str(tmp_path / "shared")
+        async with house(tmp_path / "a", RADCHAT_CACHE_DIR=cache) as one:
+            await one.say(LONG_TEXT, new_session="secret")
+        async with (
+            house(tmp_path / "b", RADCHAT_CACHE_DIR=cache),
+            house(tmp_path / "a", RADCHAT_CACHE_DIR=cache) as one,
+        ):
+            (removed,) = (await one.service.sessions_rm(WHERE, ["secret"]))["removed"]
+            assert removed["kv_left"].startswith(f"KV of it may be left in {one.places.kv}: ")
+            assert "another radchat" in removed["kv_left"]
+            assert (await one.service.sessions_list(WHERE))["sessions"] == []
+
+    run(main())
+
+
+class Stuck(Files):
+    """A disk on which nothing is deleted."""
+
+    def remove(self, path: Path) -> None:
+        raise PermissionError(13, "no", str(path))
+
+
+def test_a_removal_says_where_kv_is_left_that_could_not_be_deleted(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path) as home:
+            await home.say(LONG_TEXT, new_session="a")
+            await save(home)
+            await home.service.fork(WHERE, ref="HEAD", name="aside")
+            await home.say(OTHER_TEXT)
+            await save(home)
+            opened = home.service._disk.opened
+            assert opened is not None
+            opened.files = Stuck()
+            await home.service.switch(WHERE, ref="main")
+            await home.service.branch_delete(WHERE, name="aside")
+            pruned = await home.service.sessions_prune(WHERE)
+            assert pruned["messages"]
+            (removed,) = (await home.service.sessions_rm(WHERE, ["a"]))["removed"]
+            for body in (pruned, removed):
+                assert f"may be left in {home.places.kv}: " in body["kv_left"]
+                assert "cache clear --disk" in body["kv_left"]
+            opened.files = Files()
+
+    run(main())
+
+
+class Hanging(Files):
+    """A disk whose writes hang while ``opens`` is not set."""
+
+    def __init__(self) -> None:
+        self.opens, self.hangs = threading.Event(), threading.Event()
+
+    def sync(self, fd: int) -> None:
+        self.hangs.set()
+        assert self.opens.wait(60)
+        super().sync(fd)
+
+
+def test_while_a_write_hangs_nothing_is_removed_and_everybody_talks(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path) as home:
+            await home.say(OTHER_TEXT, new_session="old")
+            await save(home)
+            mine = await home.say(LONG_TEXT, new_session="mine")
+            service, disk = home.service, Hanging()
+            opened = service._disk.opened
+            assert opened is not None
+            opened.files, service.drain_s = disk, 0.1
+            saving = asyncio.create_task(save(home))
+            await asyncio.to_thread(disk.hangs.wait, 60)
+            asked: list[Callable[[], Coroutine[Any, Any, Any]]] = [
+                lambda: service.sessions_rm(WHERE, ["old"]),
+                lambda: service.sessions_prune(WHERE, session="old"),
+                lambda: service.cache_evict(WHERE, ref="HEAD", session="mine", tier="disk"),
+                lambda: service.cache_clear(disk=True),
+            ]
+            for ask in asked:
+                with pytest.raises(Busy, match="the disk does not answer"):
+                    await ask()
+                assert (await home.say("and on", session="mine"))["branches"]
+                assert (await service.tree(WHERE, session="old", show_cache=True))["messages"]
+            disk.opens.set()
+            assert (await saving)["session"] == mine["session"]
+            (removed,) = (await service.sessions_rm(WHERE, ["old"]))["removed"]
+            assert removed["kv_left"] is None
+
+    run(main())
+
+
+HANGS = """
+import os, signal, sys, threading
+from radchat import config
+from radchat.daemon.main import serve
+from radchat.daemon.service import Service
+from radchat.paths import Places
+from radchat_sessions.kv_files import Files
+
+class Hanging(Files):
+    def sync(self, fd):
+        threading.Event().wait()
+
+class Hung(Service):
+    async def start(self):
+        await super().start()
+        store = self._disk.store
+        store.files = Hanging()
+        block = dict(shape=(1, 2, 256, 1, 4), dtype="fp32")
+        write = lambda: store.of("a" * 32).write(bytes(1024), 0, bytes(256 * 32), **block)
+        threading.Thread(target=write, daemon=sys.argv[1] == "daemon").start()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+places = Places.from_env()
+serve(places, config.load(places), service_factory=Hung)
+"""
+
+
+@pytest.mark.parametrize("thread", ["daemon", "joined"])
+def test_the_daemon_ends_though_a_write_hangs_for_ever(tmp_path: Path, thread: str) -> None:
+    home = House(tmp_path)
+    env = {**os.environ, **home.env, "PYTHONPATH": os.pathsep.join(sys.path)}
+    words = [sys.executable, "-c", HANGS, thread]
+    done = subprocess.run(words, check=False, capture_output=True, text=True, env=env, timeout=60)
+    assert done.returncode == (0 if thread == "daemon" else 1), done.stderr
+    assert "the KV disk does not answer" in done.stderr
 
 
 def test_a_folder_that_is_none_turns_it_off(tmp_path: Path) -> None:
@@ -504,9 +696,8 @@ def test_save_load_verify_evict_and_clear(tmp_path: Path) -> None:
             await home.service.cache_clear()
             gone = await home.service.cache_evict(WHERE, ref="HEAD", tier="disk")
             assert gone["freed_tokens"] >= 0
-            some = await home.service.cache_evict(WHERE, tokens=16, tier="disk")
-            assert some["freed_tokens"] >= 16
-            assert some["freed_bytes"] > 0
+            with pytest.raises(UsageError, match="is of the device"):
+                await home.service.cache_evict(WHERE, tokens=16, tier="disk")
             rest = await home.service.cache_clear(device=False, disk=True)
             assert rest["disk_tokens"] > 0
             assert kv_files(home) == []
