@@ -9,7 +9,6 @@ thread reports it once and is gone; what was shown is in the store already.
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import threading
 import time
@@ -18,6 +17,7 @@ from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from typing import Protocol, TypeVar
 
+from radchat.daemon.leaving import Leaving
 from radchat.engine.request import Event, Finished, Ids, Request
 
 T = TypeVar("T")
@@ -38,9 +38,8 @@ class EngineLike(Protocol):
     def abort(self, request_id: str) -> bool: ...
     def step(self) -> list[Event]: ...
     def check_idle(self) -> None: ...
-    def save(self) -> float | None: ...  # in how many seconds to ask again; None: all is saved
+    def save(self, now: bool = False) -> float | None: ...  # seconds to the next; None: no more
     def keep(self, name: str, ids: Ids) -> None: ...
-    def flush(self, timeout_s: float) -> bool: ...  # True: all that is kept is on disk
     def close(self) -> None: ...
 
 
@@ -60,6 +59,7 @@ class Worker:
         self._inbox: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._sinks: dict[str, tuple[str, asyncio.AbstractEventLoop, Sink]] = {}
         self._engines: dict[str, EngineLike] = {}
+        self._leaving: list[Leaving] = []
         self._on_broken = on_broken
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._check_after_s, self._save_after_s = check_after_s, save_after_s
@@ -99,20 +99,27 @@ class Worker:
 
         What is asked for happens, also if whoever asked is cancelled, and at once: an engine that
         is installed under one of these keys afterwards stays. Keys without an engine are ignored.
-        Kept paths are written first, for no longer than ``within_s``; the keys of those that had
-        not all of them on disk by then.
+        Kept paths are written first, for no longer than ``within_s``, and other engines go on
+        meanwhile. Returns the keys of those that had not all of them on disk by then.
         """
-        doomed = list(keys)
+        gone: dict[str, Future[bool]] = {key: Future() for key in keys}
 
-        def drop() -> list[str]:
-            deadline = time.monotonic() + within_s
-            left = [key for key in doomed if not self._drop(key, deadline)]
-            gc.collect()  # an engine's parts know each other
-            return left
+        def drop() -> None:
+            for key, future in gone.items():
+                engine = self._engines.pop(key, None)
+                self._unchecked.discard(key)
+                if engine is None:
+                    future.set_result(True)
+                else:
+                    self._leaving.append(Leaving(engine, within_s, future))
 
-        future: Future[list[str]] = Future()
-        self._inbox.put(lambda: _settle(future, drop))
-        return await asyncio.shield(asyncio.wrap_future(future))
+        self._inbox.put(drop)
+        ends = asyncio.gather(*(asyncio.wrap_future(each) for each in gone.values()))
+        return [
+            key
+            for key, is_written in zip(gone, await asyncio.shield(ends), strict=True)
+            if not is_written
+        ]
 
     def keep(self, key: str, paths: Sequence[tuple[str, Ids]]) -> None:
         """Have named paths of an engine on disk, when it is idle."""
@@ -154,22 +161,19 @@ class Worker:
             while self._drain():
                 for key in list(self._engines):
                     self._step(key)
+                self._let_go()
         except BaseException as error:
             log.exception("the engine broke")
             self._on_broken(error)
-        for engine in self._engines.values():
-            engine.close()
+        left = self._leaving + [Leaving(engine, 0.0, Future()) for engine in self._engines.values()]
+        self._engines = {}
+        for thread in [each.end(is_written=False) for each in left]:
+            thread.join()
 
-    def _drop(self, key: str, deadline: float) -> bool:
-        """True: nothing of it was left unwritten."""
-        engine = self._engines.pop(key, None)
-        self._unchecked.discard(key)
-        self._unsaved.pop(key, None)
-        if engine is None:
-            return True
-        is_written = engine.flush(max(0.0, deadline - time.monotonic()))
-        engine.close()
-        return is_written
+    def _let_go(self) -> None:
+        """Go on with engines that leave, where it is time."""
+        now = time.monotonic()
+        self._leaving = [each for each in self._leaving if now < each.at or each.go_on()]
 
     def _step(self, key: str) -> None:
         engine = self._engines[key]  # held for the step only
@@ -210,9 +214,11 @@ class Worker:
         if now >= save_at:
             for key in [key for key, at in self._unsaved.items() if now >= at]:
                 self._save(key, now)
-        due = [check_at] if self._unchecked else []
+        self._let_go()
+        due = [each.at for each in self._leaving]
+        due += [check_at] if self._unchecked else []
         due += [max(save_at, at) for at in self._unsaved.values()]
-        return max(0.0, min(due) - now) if due else None
+        return max(0.0, min(due) - time.monotonic()) if due else None
 
     def _save(self, key: str, now: float) -> None:
         seconds = self._engines[key].save()

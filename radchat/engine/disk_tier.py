@@ -5,6 +5,7 @@ All of it is the engine thread's, between two steps; two threads beside it wait 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,8 @@ from radchat.engine.prefix_cache import PrefixCache
 from radchat.engine.request import Ids, Tiers
 from radchat.engine.restoring import CopyPages, Restoring
 from radchat.engine.saving import Saving
+
+CLOSE_S = 2.0  # a disk that hangs shall not keep an engine from going
 
 
 class DiskTier:
@@ -69,5 +72,10 @@ class DiskTier:
         }
 
     def close(self) -> None:
-        self.restoring.close()
-        self.saving.close()
+        """End both threads. One that hangs in the disk is left behind after CLOSE_S, and with it
+        the pool: so not on the engines' thread, where other engines wait.
+        """
+        deadline = time.monotonic() + CLOSE_S
+        for thread in [self.restoring.stop(), self.saving.stop()]:
+            if thread is not None:
+                thread.join(max(0.0, deadline - time.monotonic()))

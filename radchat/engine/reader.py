@@ -18,7 +18,6 @@ log = logging.getLogger(__name__)
 
 Data: TypeAlias = bytearray | memoryview
 HANGS_S = 10.0  # in one read: nothing is expected of that disk until it comes back
-CLOSE_S = 5.0  # a disk that hangs shall not keep an engine from going
 AHEAD = 32 << 20  # bytes read and not yet copied, of all requests together
 
 
@@ -97,13 +96,12 @@ class Reader:
                 lambda: not self._restores or any(r.arrived for r in self._restores), timeout_s
             )
 
-    def close(self) -> None:
+    def stop(self) -> threading.Thread | None:
+        """Have the thread end; it may take as long as the disk."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
-        if self._thread is not None:
-            self._thread.join(CLOSE_S)
-            self._thread = None
+        return self._thread
 
     def _drop(self, restore: Restore) -> None:
         restore.left = 0

@@ -6,6 +6,7 @@ itself: the chunk ends where the disk goes on. Nothing is decided for longer tha
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from statistics import median_low
@@ -139,8 +140,8 @@ class Restoring:
         num_bytes = tokens * self._pool.bytes_per_token
         return self.speed.seconds(num_bytes, -(-tokens // BLOCK_TOKENS))
 
-    def close(self) -> None:
-        self._reader.close()
+    def stop(self) -> threading.Thread | None:
+        return self._reader.stop()
 
     def _ask(self, choice: Choice, rank: tuple[int, int]) -> None:
         lease, request = choice.lease, choice.request

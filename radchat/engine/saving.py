@@ -22,7 +22,6 @@ from radchat.engine.block_store import BLOCK_TOKENS, LOOK_S, BlockStore
 from radchat.engine.kv_pool import DTYPE_NAMES, KVPool
 from radchat.engine.prefix_cache import PrefixCache
 from radchat.engine.raw_ids import ID_BYTES, common_len
-from radchat.engine.reader import CLOSE_S
 from radchat.engine.request import Ids
 
 log = logging.getLogger(__name__)
@@ -154,13 +153,12 @@ class Saving:
         with self._changed:
             return self._changed.wait_for(lambda: not self._copies, timeout_s)
 
-    def close(self) -> None:
+    def stop(self) -> threading.Thread | None:
+        """Have the thread end; it may take as long as the disk."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
-        if self._thread is not None:
-            self._thread.join(CLOSE_S)
-            self._thread = None
+        return self._thread
 
     @property
     def has_unsaved(self) -> bool:

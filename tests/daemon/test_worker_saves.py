@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from array import array
@@ -9,9 +10,10 @@ from array import array
 from radchat.daemon.worker import Worker
 from radchat.engine.engine import Engine
 from radchat.engine.request import Event, Finished, Request
+from radchat.engine.saving import RETRY_S
 from tests.daemon.services import run, until
 from tests.engine.blocks_in_memory import BlocksInMemory
-from tests.fakes import greedy, scripted_engine
+from tests.fakes import LogicalClock, greedy, scripted_engine
 
 IDS = array("I", range(100))
 SAVE_AFTER_S = 0.05
@@ -78,6 +80,83 @@ def test_an_engine_that_is_removed_or_left_at_the_end_has_no_threads() -> None:
         assert writers() == 1
         worker.stop()
         assert writers() == 0
+
+    run(main())
+
+
+def test_an_engine_that_goes_writes_first_while_others_go_on() -> None:
+    async def main() -> None:
+        worker, store = worker_of([]), BlocksInMemory()
+        store.write_gate.clear()
+        engine = await worker.install("a", lambda: scripted_engine(blocks=store))
+        await worker.install("b", scripted_engine)
+        await answer(worker, "a")
+        await worker.call(lambda: engine.keep("s/main", IDS))
+        going = asyncio.create_task(worker.remove(["a"], 30.0))
+        await answer(worker, "b", 50)
+        assert not going.done()
+        store.write_gate.set()
+        assert await going == []
+        assert store.writes == [(0, 100)]
+        worker.stop()
+
+    run(main())
+
+
+def test_a_disk_that_hangs_holds_up_neither_others_nor_the_one_that_goes() -> None:
+    async def main() -> None:
+        worker, store = worker_of([]), BlocksInMemory()
+        store.write_gate.clear()
+        engine = await worker.install("a", lambda: scripted_engine(blocks=store))
+        await worker.install("b", scripted_engine)
+        await answer(worker, "a")
+        await worker.call(lambda: engine.keep("s/main", IDS))
+        going = asyncio.create_task(worker.remove(["a"], 0.05))
+        await until(lambda: any(each.name == "leaving" for each in threading.enumerate()))
+        await answer(worker, "b", 50)  # its threads are waited for
+        assert not going.done()
+        assert await going == ["a"]
+        assert writers() == 1  # left behind
+        store.write_gate.set()
+        await until(lambda: writers() == 0)
+        worker.stop()
+
+    run(main())
+
+
+def test_what_the_store_refuses_is_not_waited_for() -> None:
+    async def main() -> None:
+        worker, store = worker_of([]), BlocksInMemory()
+        store.refuses = True
+        engine = await worker.install("a", lambda: scripted_engine(blocks=store))
+        await answer(worker, "a")
+        await worker.call(lambda: engine.keep("s/main", IDS))
+        begin = time.monotonic()
+        assert await worker.remove(["a"], 60.0) == ["a"]
+        assert time.monotonic() - begin < 30
+        worker.stop()
+
+    run(main())
+
+
+def test_what_was_refused_is_tried_again_by_an_idle_worker_when_it_is_time() -> None:
+    async def main() -> None:
+        worker, store = worker_of([]), BlocksInMemory()
+        store.refuses = True
+        clock = LogicalClock()
+        engine = await worker.install("a", lambda: scripted_engine(blocks=store, clock=clock))
+        await answer(worker, "a")
+        await worker.call(lambda: engine.keep("s/main", IDS))
+        await until(lambda: worker._unsaved.get("a", 0) > time.monotonic() + RETRY_S - 5)
+        at = worker._unsaved["a"]
+        await asyncio.sleep(10 * SAVE_AFTER_S)
+        assert worker._unsaved == {"a": at}  # it has slept
+        store.refuses = False
+        clock.advance(RETRY_S)
+        worker._unsaved["a"] = 0.0
+        worker.abort("nobody")  # wakes it
+        await until(lambda: store.writes)
+        worker.stop()
 
     run(main())
 
