@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import hashlib
 import math
+import time
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from radchat.engine.block_store import BlockStore
+from radchat.engine.block_store import LOOK_S, BlockStore
 from radchat.engine.detokenize import ByteDetokenizer, StopChecker
 from radchat.engine.engine import Engine
 from radchat.engine.kv_pool import KVPool
@@ -232,3 +233,14 @@ def finished(events: Iterable[Event], request_id: str, choice: int = 0) -> Finis
         if isinstance(event, Finished) and (event.request_id, event.choice) == (request_id, choice)
     )
     return end
+
+
+def flush(engine: Engine, timeout_s: float = 10.0) -> bool:
+    """Have all kept paths written, as an engine on its way out does. False: not in time."""
+    deadline = time.monotonic() + timeout_s
+    seconds = engine.save(now=True)
+    while seconds is not None and seconds <= LOOK_S and time.monotonic() < deadline:
+        if seconds:
+            engine.drain(min(seconds, timeout_s))
+        seconds = engine.save()
+    return seconds is None

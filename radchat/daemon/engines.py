@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 Say = Callable[[Event], None]
 POLL_S = 0.2  # between progress events while a model loads
-FLUSH_S = 4.0  # for what is not on disk yet of an engine that goes; other engines wait
+FLUSH_S = 4.0  # for what is not on disk yet of an engine that goes
 
 
 class Engines:

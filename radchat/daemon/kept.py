@@ -69,22 +69,14 @@ class Kept(Base):
 
     async def _unkeep_all(self, *names: str) -> None:
         """Write no more of paths whose names begin so."""
-        engines = [loaded.engine for loaded in self._engines.all]
-
-        def unkeep() -> None:
-            for engine in engines:
-                for name in names:
-                    engine.unkeep(name)
-
-        await self._worker.call(unkeep)
+        await self._worker.unkeep(names)
 
     async def _stop_writing(self) -> None:
         """Wait for what is being written. Raises Busy where the disk hangs: nothing may be removed
         then, for it could come after.
         """
-        for loaded in list(self._engines.all):
-            if not await self._drained(loaded.engine, self.drain_s):
-                raise Busy(HANGS)
+        if not await self._worker.has_written(self.drain_s):
+            raise Busy(HANGS)
 
     async def _drained(self, engine: Engine, seconds: float) -> bool:
         """What is copied for the disk is written."""

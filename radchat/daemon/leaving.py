@@ -7,8 +7,8 @@ import logging
 import threading
 import time
 from concurrent.futures import Future
-from typing import Protocol
 
+from radchat.daemon.engine_like import EngineLike
 from radchat.engine.block_store import LOOK_S
 
 log = logging.getLogger(__name__)
@@ -16,16 +16,11 @@ log = logging.getLogger(__name__)
 PIECE_S = 0.005  # of copying, between two steps of others
 
 
-class Saves(Protocol):
-    def save(self, now: bool = False) -> float | None: ...
-    def close(self) -> None: ...
-
-
 class Leaving:
     """``gone``: settled when its memory is free; True if nothing was left unwritten."""
 
-    def __init__(self, engine: Saves, within_s: float, gone: Future[bool]) -> None:
-        self._engine: Saves | None = engine
+    def __init__(self, engine: EngineLike, within_s: float, gone: Future[bool]) -> None:
+        self.engine: EngineLike | None = engine
         self._deadline = time.monotonic() + within_s
         self._gone = gone
         self._is_first = True
@@ -51,11 +46,11 @@ class Leaving:
 
     def _copy(self) -> bool | None:
         """Whether all is written; None: not yet."""
-        assert self._engine is not None
+        assert self.engine is not None
         seconds: float | None = 0.0
         until = time.monotonic() + PIECE_S
         while seconds == 0 and time.monotonic() < until:
-            seconds = self._engine.save(now=self._is_first)
+            seconds = self.engine.save(now=self._is_first)
             self._is_first = False
         now = time.monotonic()
         if seconds is None:
@@ -66,11 +61,11 @@ class Leaving:
         return None
 
     def _end(self, is_written: bool) -> None:
-        assert self._engine is not None
+        assert self.engine is not None
         try:
-            self._engine.close()
+            self.engine.close()
         finally:
-            self._engine = None
+            self.engine = None
             gc.collect()  # an engine's parts know each other
             if not self._gone.cancelled():
                 self._gone.set_result(is_written)

@@ -14,9 +14,11 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
+from radchat.daemon.engine_like import EngineLike
 from radchat.daemon.leaving import Leaving
 from radchat.engine.request import Event, Finished, Ids, Request
 
@@ -28,19 +30,6 @@ log = logging.getLogger(__name__)
 IDLE_CHECK_AFTER_S = 5.0  # engines idle this long recount themselves once
 SAVE_AFTER_S = 2.0  # and this long: they copy what is to be kept, for the disk …
 SAVE_EVERY_S = 0.01  # … a block at a time
-
-
-class EngineLike(Protocol):
-    """What the thread asks of an engine (engine/engine.py; in tests around a scripted model)."""
-
-    def has_work(self) -> bool: ...
-    def submit(self, request: Request) -> None: ...
-    def abort(self, request_id: str) -> bool: ...
-    def step(self) -> list[Event]: ...
-    def check_idle(self) -> None: ...
-    def save(self, now: bool = False) -> float | None: ...  # seconds to the next; None: no more
-    def keep(self, name: str, ids: Ids) -> None: ...
-    def close(self) -> None: ...
 
 
 class Worker:
@@ -131,6 +120,23 @@ class Worker:
 
         self._inbox.put(tell)
 
+    async def unkeep(self, prefixes: Sequence[str]) -> None:
+        """Have no engine write paths whose names begin so, those on their way out included."""
+
+        def tell() -> None:
+            for engine in self._all():
+                for prefix in prefixes:
+                    engine.unkeep(prefix)
+
+        await self.call(tell)
+
+    async def has_written(self, within_s: float) -> bool:
+        """Wait for what is copied, of any engine. False: the disk hangs."""
+        for engine in await self.call(self._all):
+            if not await beside(partial(engine.drain, within_s)):
+                return False
+        return True
+
     async def submit(self, key: str, request: Request, sink: Sink) -> None:
         """Hand a request to an engine; ``sink`` gets its events on the caller's event loop.
 
@@ -169,6 +175,10 @@ class Worker:
         self._engines = {}
         for thread in [each.end(is_written=False) for each in left]:
             thread.join()
+
+    def _all(self) -> list[EngineLike]:
+        leaving = [each.engine for each in self._leaving if each.engine is not None]
+        return [*self._engines.values(), *leaving]
 
     def _let_go(self) -> None:
         """Go on with engines that leave, where it is time."""

@@ -31,17 +31,17 @@ def compose(
     chunk_tokens: int,
     scoring_chunk: int,
     urgency: Urgency | None,
+    is_short: bool = False,
 ) -> list[Work]:
     """Foreground rows, foreground chunks, then background with what is left of ``chunk_tokens``.
 
     Chunks go in order of ``urgency``, or of admission without one; but the oldest prompt of a
     priority has a quarter of the budget, and at least a page, for itself: it never stands still.
-    A chunk ends on a page's edge or where the ids end. While blocks for the foreground are awaited,
-    which takes milliseconds, no step is made long by a chunk of the background.
+    A chunk ends on a page's edge or where the ids end. A short step has none of the background: the
+    foreground waits for what comes any moment.
     """
     work: list[Work] = []
     budget = chunk_tokens
-    is_short = any(choice.is_restoring for choice in running[Priority.FOREGROUND])
     for priority in Priority:
         if priority is Priority.BACKGROUND and budget <= 0:
             break

@@ -67,8 +67,12 @@ class Group:
         self._cover(end, "computed")
         return used
 
-    def was_ahead(self, start: int, end: int) -> None:
-        """Of what was found on the device, a ``load`` had brought tokens [start, end) for this."""
+    def was_ahead(self, start: int, end: int) -> int:
+        """Of what was found on the device, a ``load`` had brought tokens [start, end) for this.
+
+        Returns how many tokens from disk have been used so for the first time.
+        """
+        before = self.tokens_of("disk")
         parts: list[Span] = []
         for span in self.spans:
             cuts = [span.start, span.end]
@@ -77,6 +81,7 @@ class Group:
             for place, (first, last) in enumerate(pairwise(cuts)):
                 _append(parts, first, last, "disk" if place == 1 else span.tier)
         self.spans = parts
+        return self.tokens_of("disk") - before
 
     def tokens_of(self, tier: str) -> int:
         return sum(span.end - span.start for span in self.spans if span.tier == tier)

@@ -93,10 +93,12 @@ class Delivery:
                 self._score(choice, logits[row : row + len(rows)], rows)
             lease.computed_len = max(lease.computed_len, each.end)
             if each.start < group.prompt_len:
-                self._meters.cached_tokens += group.ran(each.end)
-                if self._ahead:
+                used = group.ran(each.end)
+                self._meters.cached_tokens += used
+                if self._ahead and not group.request.namespace:
                     for span in self._ahead.claim(choice.ids[: group.prompt_len].tobytes()):
-                        group.was_ahead(*span)
+                        used += group.was_ahead(*span)
+                self._meters.restored_tokens += used
                 done = min(each.end, group.prompt_len)
                 events.append(Progress(group.request.id, done, group.prompt_len))
             if each.end - each.start > 1 or (each.draws and choice.num_out == 0):

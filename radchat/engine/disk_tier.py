@@ -60,10 +60,10 @@ class DiskTier:
     def load_seconds(self, tokens: int) -> float:
         return self.restoring.seconds(tokens)
 
-    def stats(self) -> dict[str, Any]:
-        """From any thread: reads counters only."""
+    def stats(self, restored_tokens: int) -> dict[str, Any]:
+        """From any thread: reads counters only. ``restored_tokens``: that rows have read."""
         return {
-            "restored_tokens": self.restoring.restored_tokens,
+            "restored_tokens": restored_tokens,
             "saved_tokens": self.saving.saved_tokens,
             "saved_bytes": self.saving.saved_bytes,
             "staged_bytes": self.saving.staged_bytes,

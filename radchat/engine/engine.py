@@ -217,7 +217,7 @@ class Engine(Outside):
             "output_tokens": meters.output_tokens,
             "hit_rate": meters.hit_rate,
             "retractions": self._scheduler.retractions,
-            "disk": self._disk.stats() if self._disk else None,
+            "disk": self._disk and self._disk.stats(meters.restored_tokens),
             "prefill_tokens_per_s": meters.prefill_tokens_per_s,
             "seconds": dict(meters.seconds),
         }

@@ -43,6 +43,7 @@ class Meters:
     requests: int = 0
     input_tokens: int = 0  # of requests that were started
     cached_tokens: int = 0
+    restored_tokens: int = 0  # of them, from disk: once a row has read them
     output_tokens: int = 0
     seconds: dict[str, float] = field(
         default_factory=lambda: {"schedule": 0.0, "model": 0.0, "sample": 0.0}

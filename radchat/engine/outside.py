@@ -69,7 +69,11 @@ class Outside:
         return self._disk.load_seconds(tokens) if self._disk else 0.0
 
     def keep(self, name: str, ids: Ids) -> None:
-        """Have a path on disk, in the place of the one of that name (session/branch)."""
+        """Have a path on disk, as far as it is cached, in the place of the one of that name.
+
+        It is forgotten when that has been done, and where too many wait for a disk: then each turn
+        names its own again. Names are session/branch.
+        """
         if self._disk:
             self._disk.saving.keep(name, ids)
 
@@ -90,15 +94,11 @@ class Outside:
         """
         return self._disk.saving.save(now=now, only=only) if self._disk else None
 
-    def flush(self, timeout_s: float) -> bool:
-        """Write all kept paths, as far as they are cached. True: all of that is on disk."""
-        return self._disk is None or self._disk.saving.flush(timeout_s)
-
     def drain(self, timeout_s: float) -> bool:
         """Wait until what is copied for the disk is written, or refused. False: not in time."""
         return self._disk is None or self._disk.saving.drain(timeout_s)
 
     def close(self) -> None:
-        """End the threads. What is not written by now (``flush``) is not kept."""
+        """End the threads. What is not written by now is not kept. May take as long as CLOSE_S."""
         if self._disk:
             self._disk.close()

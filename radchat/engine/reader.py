@@ -17,7 +17,8 @@ from radchat.engine.block_store import BlockStore, BlockView
 log = logging.getLogger(__name__)
 
 Data: TypeAlias = bytearray | memoryview
-HANGS_S = 10.0  # in one read: nothing is expected of that disk until it comes back
+HANGS_S, SLOW = 0.5, 5  # one read takes so long, and so many times as long as it should: given up
+AGAIN_S = 10.0  # after that nothing is asked of that disk for so long, and not before it comes back
 AHEAD = 32 << 20  # bytes read and not yet copied, of all requests together
 
 
@@ -39,6 +40,7 @@ class Restore:
     stop_at: int | None = None  # a chunk ends here: the disk goes on, or a block may do so
     predicted: int = 0  # tokens that were to be restored, when it was asked first
     left: int = 0  # blocks asked for that have not arrived
+    waits_since: float = 0.0  # for the next of them
     bad: set[str] = field(default_factory=set)  # keys of blocks that could not be read
     # under the reader's lock
     wanted: deque[BlockView] = field(default_factory=deque)
@@ -46,25 +48,35 @@ class Restore:
 
 
 class Reader:
-    """``begin``, ``take``, ``cancel`` and ``wait`` are the engine's; a thread reads."""
+    """All but ``_run`` is the engine's. ``expected``: seconds, of a read of so many bytes."""
 
-    def __init__(self, store: BlockStore, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, store: BlockStore, clock: Callable[[], float], expected: Callable[[int], float]
+    ) -> None:
         self._store = store
         self._clock = clock
+        self._expected = expected
         self._changed = threading.Condition()
         self._restores: list[Restore] = []  # that have blocks asked for
         self._thread: threading.Thread | None = None
-        self._reading_since: float | None = None
+        self._reading: tuple[float, int] | None = None  # since when, bytes
+        self._gave_up_at = -float("inf")
         self._closing = False
 
     @property
     def hangs(self) -> bool:
-        since = self._reading_since
-        return since is not None and self._clock() - since > HANGS_S
+        """A read takes much too long, or did a moment ago: what it was for is computed."""
+        now, reading = self._clock(), self._reading
+        if reading is not None:
+            since, num_bytes = reading
+            if now - since > max(HANGS_S, SLOW * self._expected(num_bytes)):
+                self._gave_up_at = now
+        return now - self._gave_up_at < AGAIN_S
 
     def begin(self, restore: Restore, blocks: Sequence[BlockView]) -> None:
         """Read blocks for a request, in order."""
         restore.left = len(blocks)
+        restore.waits_since = self._clock()
         with self._changed:
             restore.wanted.extend(blocks)
             self._restores.append(restore)
@@ -80,6 +92,7 @@ class Reader:
                 return None
             arrival = restore.arrived.popleft()
             restore.left -= 1
+            restore.waits_since = self._clock()
             if not restore.left:
                 self._drop(restore)
             self._changed.notify_all()
@@ -120,10 +133,11 @@ class Reader:
                 if self._closing or restore is None:
                     return
                 block, arrived = restore.wanted.popleft(), restore.arrived
-            self._reading_since = begin = self._clock()
+            begin = self._clock()
+            self._reading = begin, block.num_bytes
             data = self._read(block)
             arrival = Arrival(block, data, self._clock() - begin)
-            self._reading_since = None
+            self._reading = None
             with self._changed:
                 if restore.arrived is not arrived:
                     continue  # it was cancelled meanwhile

@@ -29,6 +29,7 @@ _LEAST = 1 << 20  # bytes of a read that tells the speed
 _KEPT = 5  # reads; the one in the middle counts, so that one that hung is soon forgotten
 _FORGET_S = 600.0
 _COPIED = 32 << 20  # bytes into the pool in one step, or one block: rows of others wait for it
+_SHORT_S = 0.05  # for the next block: so long the background runs no chunk for it
 _WAIT_S = 2e-3  # how long a step without other work waits; then the inbox is looked at
 
 
@@ -81,9 +82,9 @@ class Restoring:
         self._copy_pages = copy_pages
         self._tokens_per_s = tokens_per_s
         self._chunk_tokens = chunk_tokens
-        self._reader = Reader(store, clock)
+        self._clock = clock
         self.speed = Speed(clock)
-        self.restored_tokens = 0
+        self._reader = Reader(store, clock, self.speed.seconds)
         self.ahead = Ahead()
 
     def advance(self, running: Mapping[Priority, Sequence[Choice]]) -> list[tuple[Choice, int]]:
@@ -114,6 +115,16 @@ class Restoring:
         if choice.restore is not None:
             self._reader.cancel(choice.restore)
             choice.restore = None
+
+    def is_due(self, choices: Sequence[Choice]) -> bool:
+        """Whether blocks for one of these are to come any moment, as far as the disk has shown."""
+        now = self._clock()
+        return any(
+            choice.restore is not None
+            and choice.is_restoring
+            and now - choice.restore.waits_since < _SHORT_S
+            for choice in choices
+        )
 
     def wait(self) -> None:
         """For a step that has nothing else to do: until a block has arrived, or a moment."""
@@ -188,7 +199,6 @@ class Restoring:
         self._pool.write(lease.table, at, block.end, data, block.start)
         lease.computed_len = block.end
         self._cache.show(lease)
-        self.restored_tokens += block.end - at
         if choice.request.fill == "load":
             self.ahead.add(choice.raw, at, block.end)
         return [(choice, block.end)]

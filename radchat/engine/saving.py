@@ -11,7 +11,6 @@ import logging
 import os
 import sys
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -39,10 +38,13 @@ NICE = 10  # of the writer: nobody waits for it
 class Kept:
     raw: bytes
     at: int = 0  # the start of the first block that may not be on disk
-    spans: Sequence[tuple[int, int]] | None = None  # on disk when it was asked, once: see there
+    spans: Sequence[tuple[int, int]] | None = None  # on disk, when that was asked
 
     def is_on_disk(self, start: int, end: int, store: BlockStore) -> bool:
-        """Whether a block holds these tokens. The path is hashed for the first question only."""
+        """Whether a block holds these tokens. The store is asked once: it hashes the whole path.
+        Where it has lost or won a block since, that is forgotten until the next turn, or written
+        in vain.
+        """
         if self.spans is None:
             self.spans = store.spans(self.raw)
         return any(begin <= start and end <= stop for begin, stop in self.spans)
@@ -136,18 +138,6 @@ class Saving:
         if not self._unsaved:
             self._kept.clear()
         return None
-
-    def flush(self, timeout_s: float) -> bool:
-        deadline = time.monotonic() + timeout_s
-        seconds = self.save(now=True)
-        while seconds is not None:
-            left = deadline - time.monotonic()
-            if left <= 0 or seconds > LOOK_S:
-                return False
-            if seconds:
-                self.drain(min(seconds, left))
-            seconds = self.save()
-        return True
 
     def drain(self, timeout_s: float) -> bool:
         with self._changed:

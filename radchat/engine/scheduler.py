@@ -102,6 +102,7 @@ class Scheduler:
             chunk_tokens=self._options.chunk_tokens,
             scoring_chunk=self._options.scoring_chunk,
             urgency=self._urgency(now) if self._options.policy == "lpm" else None,
+            is_short=self._disk is not None and self._disk.is_due(running[Priority.FOREGROUND]),
         )
         return out
 

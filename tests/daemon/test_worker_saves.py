@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from array import array
+from functools import partial
 
 from radchat.daemon.worker import Worker
 from radchat.engine.engine import Engine
@@ -119,6 +120,30 @@ def test_a_disk_that_hangs_holds_up_neither_others_nor_the_one_that_goes() -> No
         assert writers() == 1  # left behind
         store.write_gate.set()
         await until(lambda: writers() == 0)
+        worker.stop()
+
+    run(main())
+
+
+def test_what_is_no_longer_kept_is_not_written_by_one_that_goes_either() -> None:
+    async def main() -> None:
+        worker, store = worker_of([]), BlocksInMemory()
+        store.write_gate.clear()
+        engine = await worker.install("a", lambda: scripted_engine(blocks=store))
+        await answer(worker, "a")
+        other = array("I", range(100, 200))
+        await worker.submit("a", Request("other", other, greedy(1)), lambda _: None)
+        await until(lambda: not worker._sinks)
+        for name, ids in (("first/main", IDS), ("second/main", other)):
+            await worker.call(partial(engine.keep, name, ids))
+        going = asyncio.create_task(worker.remove(["a"], 30.0))
+        await until(lambda: engine.stats()["disk"]["staged_bytes"] == 200 * 8)
+        assert not await worker.has_written(0.01)
+        await worker.unkeep(["second/"])
+        store.write_gate.set()
+        assert await going == []
+        assert list(store.held) == [(0, IDS.tobytes())]
+        assert await worker.has_written(1.0)
         worker.stop()
 
     run(main())

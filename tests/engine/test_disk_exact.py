@@ -23,7 +23,7 @@ from radchat.engine.scheduler_options import SchedulerOptions
 from radchat_sessions.kv_store import KVStore
 from tests.engine.bench import EXACT, PAGE, TinyModel, prompt
 from tests.engine.tiny import tiny_model
-from tests.fakes import ByteTokenizer, LogicalClock, drain, finished, greedy, output
+from tests.fakes import ByteTokenizer, LogicalClock, drain, finished, flush, greedy, output
 
 BLOCK = 256
 LENGTH = 4  # ids of an answer
@@ -77,7 +77,7 @@ class Bench:
         )
 
     def stop(self) -> None:
-        assert self.engine.flush(10)
+        assert flush(self.engine)
         self.engine.check_idle()
         self.engine.close()
         self.store.close()

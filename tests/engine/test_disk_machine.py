@@ -33,7 +33,7 @@ from radchat.engine.scheduler_options import SchedulerOptions
 from radchat_sessions.kv_blocks import key_of
 from radchat_sessions.kv_files import Files
 from radchat_sessions.kv_store import KVFolder, KVStore
-from tests.fakes import LogicalClock, drain, greedy, hashed, output, scripted_engine
+from tests.fakes import LogicalClock, drain, flush, greedy, hashed, output, scripted_engine
 
 MAX_LEN = 900  # tokens of a path: three blocks and a half
 LARGE = 1 << 30
@@ -276,7 +276,7 @@ class DiskMachine(RuleBasedStateMachine):
 
     @rule(
         which=some,
-        flush=often,
+        flushes=often,
         damaged=st.lists(st.tuples(some, kinds, places), max_size=2),
         loses=seldom,
         how=st.sampled_from(["load", "warm", "answer"]),
@@ -284,14 +284,14 @@ class DiskMachine(RuleBasedStateMachine):
     def restart(
         self,
         which: int,
-        flush: bool,
+        flushes: bool,
         damaged: list[tuple[int, str, float]],
         loses: bool,
         how: Any,
     ) -> None:
         assert self.engine is not None
         self.keep(which, "u/a", 0)
-        if flush and self.engine.flush(10):
+        if flushes and flush(self.engine):
             assert self.engine.stats()["disk"]["staged_bytes"] == 0
         self._close()
         for each in damaged:

@@ -13,7 +13,7 @@ from radchat.engine.request import Request, SamplingParams
 from radchat.engine.saving import MOST_PATHS, RETRY_S
 from tests.engine.blocks_in_memory import BlocksInMemory
 from tests.engine.test_disk_tier import BLOCK, Bench, some
-from tests.fakes import drain, output
+from tests.fakes import drain, flush, output
 
 TOKEN_BYTES = 8  # one layer, K and V, one value of float32
 
@@ -192,9 +192,9 @@ def test_the_copies_are_bounded_and_saving_goes_on_when_there_is_room(bench: Ben
         assert engine.save() is not None
         assert engine.stats()["disk"]["staged_bytes"] <= 2 * BLOCK * TOKEN_BYTES
     assert not engine.drain(0.01)
-    assert not engine.flush(0.01)
+    assert not flush(engine, 0.01)
     bench.store.write_gate.set()
-    assert engine.flush(10)
+    assert flush(engine)
     assert on_disk(bench.store) == {ids.tobytes()}
 
 
@@ -228,7 +228,7 @@ def test_what_the_store_refuses_stays_kept_and_is_tried_again_later(bench: Bench
     save(bench)
     for _ in range(5):
         assert engine.save() == RETRY_S  # and nothing is copied meanwhile
-    assert not engine.flush(10)
+    assert not flush(engine)
     store.refuses = False
     assert engine.save() == RETRY_S
     bench.clock.advance(RETRY_S - 1.5)
@@ -264,7 +264,7 @@ def test_flush_does_not_wait_for_a_better_time(bench: Bench) -> None:
     bench.store.refuses = True
     save(bench)
     bench.store.refuses = False
-    assert bench.engine.flush(10)
+    assert flush(bench.engine)
     assert on_disk(bench.store) == {ids.tobytes()}
 
 
@@ -311,7 +311,7 @@ def test_what_is_no_longer_kept_is_not_written_though_it_was_copied(bench: Bench
     assert disk["staged_bytes"] <= (256 + 300) * TOKEN_BYTES
     store.write_gate.set()
     assert engine.drain(10)
-    assert engine.flush(10)
+    assert flush(engine)
     # the one block that was being written still is
     assert store.writes in ([(0, 256), (0, 256), (256, 44)], [(0, 256), (256, 44)])
     assert theirs.tobytes() in on_disk(store)
@@ -357,13 +357,13 @@ def test_a_path_is_looked_up_once_however_many_blocks_it_has(bench: Bench) -> No
     bench.ask(ids)
     asked = bench.store.asked
     bench.engine.keep("s/main", ids)
-    assert bench.engine.flush(10)
+    assert flush(bench.engine)
     assert len(bench.store.writes) == 8
     assert bench.store.asked == asked + 1
     bench.engine.keep("s/main", ids)
     assert save(bench) == 0
     assert bench.store.asked == asked + 2
-    assert bench.engine.flush(10)  # what is on disk is not looked up again
+    assert flush(bench.engine)  # what is on disk is not looked up again
     assert bench.store.asked == asked + 2
 
 

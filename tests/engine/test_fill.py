@@ -24,7 +24,7 @@ from radchat.engine.request import (
 )
 from radchat.engine.scheduler_options import SchedulerOptions
 from radchat.errors import InvalidInput
-from tests.fakes import drain, finished, greedy, hashed, output, scripted_engine
+from tests.fakes import drain, finished, flush, greedy, hashed, output, scripted_engine
 
 
 def some(length: int, first: int = 0) -> Ids:
@@ -106,7 +106,7 @@ def test_an_engine_without_a_disk_says_so() -> None:
     engine.keep("s/main", some(5))
     assert not engine.has_disk
     assert engine.save(now=True) is None
-    assert engine.flush(1)
+    assert flush(engine)
     assert engine.drain(1)
     assert engine.stats()["disk"] is None
     engine.unkeep("s/")

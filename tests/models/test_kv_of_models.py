@@ -16,7 +16,7 @@ from radchat.engine.fingerprint import fingerprint
 from radchat.engine.model import build_engine, load
 from radchat.engine.request import Request
 from radchat_sessions.kv_store import KVStore
-from tests.fakes import drain, finished, greedy, output
+from tests.fakes import drain, finished, flush, greedy, output
 from tests.models.making import gguf_file, hf_folder, model
 
 IDS = array("I", random.Random(1).choices(range(3, 250), k=300))
@@ -60,7 +60,7 @@ def answer(store: KVStore | None, folder: Path, dtype: str) -> tuple[int, list[i
     engine.submit(Request("a", IDS, greedy(4)))
     events = drain(engine)
     engine.keep("s/main", IDS)
-    assert engine.flush(10)
+    assert flush(engine)
     engine.close()
     return finished(events, "a").usage.disk, output(events, "a")
 

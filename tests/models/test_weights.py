@@ -11,7 +11,7 @@ import torch
 from gguf import GGMLQuantizationType as Quant
 
 from radchat.engine.convert import convert
-from radchat.engine.fingerprint import fingerprint
+from radchat.engine.fingerprint import KV_FORMAT, fingerprint
 from radchat.engine.weights import load_packed, load_weights
 from radchat.errors import ModelBroken
 from tests.models.making import gguf_file, hf_folder, model
@@ -108,8 +108,9 @@ def test_the_fingerprint_is_of_the_content_alone(tmp_path: Path, folder: Path) -
     different = {
         first,
         fingerprint(folder, "fp32"),
+        fingerprint(folder, "bf16", KV_FORMAT + 1),
         fingerprint(tmp_path / "other-weights", "bf16"),
         changed("rope", "config.json", json.dumps(config | {"rope_theta": 5000.0})),
         changed("tokenizer", "tokenizer.json", tokenizer + " "),
     }
-    assert len(different) == 5
+    assert len(different) == 6
