@@ -32,6 +32,7 @@ _NAMES = {code: name for name, (code, _) in DTYPES.items()}
 _ALIGN = 64  # where the KV begins in the file
 _LONGEST_HEADER = 1 << 16
 _NO_CHECK = "0" * 32
+INDEX_GROWTH = 256 << 10  # bytes: pages of a row and of its neighbours, twice
 
 
 class Damaged(Exception):
@@ -105,6 +106,19 @@ class Files:
                     done += got
         return raw
 
+    def size(self, path: Path) -> int:
+        """Bytes of a plain file; 0 for anything else, and for nothing."""
+        try:
+            info = path.lstat()
+        except FileNotFoundError:
+            return 0
+        return info.st_size if stat.S_ISREG(info.st_mode) else 0
+
+    def index_size(self, path: Path) -> int:
+        """Of the index with its log, and what one more block may add to that."""
+        names = ("", "-wal", "-shm")
+        return INDEX_GROWTH + sum(self.size(path.with_name(path.name + name)) for name in names)
+
     def remove(self, path: Path) -> None:
         """Also a folder in a file's place. What is not there is removed already."""
         try:
@@ -117,7 +131,7 @@ class Files:
             shutil.rmtree(path)
 
 
-def write_file(files: Files, path: Path, parts: Iterable[Bytes]) -> None:
+def write_file(files: Files, path: Path, parts: Iterable[Bytes], *, sync: bool = True) -> None:
     """A new file, all of it on the disk, or none. Raises OSError."""
     descriptor = files.create(path)
     try:
@@ -126,7 +140,8 @@ def write_file(files: Files, path: Path, parts: Iterable[Bytes]) -> None:
                 rest = memoryview(part).cast("B")
                 while rest:
                     rest = rest[files.write_some(descriptor, rest) :]
-            files.sync(descriptor)
+            if sync:
+                files.sync(descriptor)
         finally:
             os.close(descriptor)
     except BaseException:

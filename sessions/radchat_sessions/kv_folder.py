@@ -1,7 +1,8 @@
 """The blocks of one fingerprint, asked about by paths: what an engine is given as its BlockStore.
 
 A path is ``raw``: its ids from position 0, little-endian uint32. Questions are answered by the
-index alone and touch nothing; what is read is compared with the path that was asked about.
+index alone, touch nothing, and don't wait where it is busy: that is a miss. What is read is
+compared with the path that was asked about.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from radchat_sessions.kv_schema import Row
 
 if TYPE_CHECKING:
     from radchat_sessions.kv_store import KVStore
+
+
+PATIENCE_S = 60.0
 
 
 class KVFolder:
@@ -65,7 +69,10 @@ class KVFolder:
         return self._store.ask(question, [])
 
     def blocks(self, raw: bytes) -> list[Block]:
-        """All blocks that share ids with the path, also several at one place, holes or not."""
+        """All blocks that share ids with the path, also several at one place, holes or not.
+
+        What is to be deleted is asked for so: this question alone waits for who writes.
+        """
 
         def question(index: Index) -> list[Block]:
             found: list[Block] = []
@@ -75,7 +82,7 @@ class KVFolder:
                 found += sorted(met, key=lambda block: -block.common)
             return found
 
-        return self._store.ask(question, [])
+        return self._store.ask(question, [], patience=PATIENCE_S)
 
     def has(self, raw: bytes, start: int) -> bool:
         """All of the path from ``start`` on is on disk, so that writing it is useless."""

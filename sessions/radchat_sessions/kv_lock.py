@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from contextlib import suppress
 from pathlib import Path
 
 from radchat_sessions.kv_blocks import KVUnavailable
+
+PATIENCE_S = 0.3  # one that is ending, or only looks, holds it for a moment
+_LOOK_S = 0.02
 
 
 class FolderLock:
@@ -18,7 +22,7 @@ class FolderLock:
         self.path = path
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._take()
         except BlockingIOError:
             holder = self._holder()
             os.close(self._descriptor)
@@ -39,6 +43,16 @@ class FolderLock:
             return os.path.samestat(os.fstat(self._descriptor), self.path.stat())
         except OSError:
             return False
+
+    def _take(self) -> None:
+        until = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() >= until:
+                    raise
+            time.sleep(_LOOK_S)
 
     def release(self) -> None:
         os.close(self._descriptor)

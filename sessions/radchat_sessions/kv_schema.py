@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from radchat_sessions.kv_blocks import ID_BYTES
 
-FORMAT = 1
+FORMAT = 2
 
 SCRIPT = """
 CREATE TABLE meta (made REAL NOT NULL) STRICT;
@@ -31,7 +31,6 @@ CREATE TABLE totals (
   tokens      INTEGER NOT NULL,
   num_bytes   INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
-CREATE TABLE written (minute INTEGER PRIMARY KEY, num_bytes INTEGER NOT NULL) STRICT;
 CREATE TRIGGER block_added AFTER INSERT ON blocks BEGIN
   INSERT INTO totals VALUES (new.fingerprint, 1, length(new.ids) / 4, new.num_bytes)
     ON CONFLICT (fingerprint) DO UPDATE SET

@@ -2,8 +2,8 @@
 
 A file is on disk under its name before its row is written, and gone before its row is deleted. So a
 kill leaves files without a row, which the sweep adopts or deletes, and never a row whose file is
-another's. Files are changed by one thread at a time, under ``_writing``; questions and reads don't
-wait for it.
+another's. Files are changed by one thread at a time, under ``_writing``. Questions don't wait for
+it: an index that is busy, with a disk that is slow or hangs, is a miss.
 """
 
 from __future__ import annotations
@@ -23,12 +23,15 @@ from radchat_sessions.kv_index import Index
 from radchat_sessions.kv_lock import FolderLock
 from radchat_sessions.kv_schema import Row
 from radchat_sessions.kv_trouble import damage, is_broken, reason
+from radchat_sessions.kv_written import Written
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 INDEX_BYTES = 4 << 20  # of free disk; what SQLite needs beside the index it has
 PAUSE_S = 30.0  # after a write that failed, none is tried for so long
+QUESTION_S = 0.02  # what a question waits for the index; whoever asks has an answer to compute
+CLOSE_S = 2.0  # what is not closed by then is left to the end of the process
 
 
 def free_bytes(folder: Path) -> int:
@@ -62,11 +65,13 @@ class Shelf:
         self._index_broken = False
         self._closed = False
         self._failed_at: float | None = None
+        self.late: set[tuple[str, str]] = set()  # (fingerprint, shard) to look through once more
+        self.stray_bytes: int | None = None  # files without a row; None: not counted yet
         self._told: set[str] = set()
         try:
             self._start()
         except KVUnavailable:
-            self.close()
+            self._close()
             raise
 
     # -- opening, and opening again ----------------------------------------------------------------
@@ -83,22 +88,29 @@ class Shelf:
             if self._index is not None and (self._index_broken or not self._index.is_there()):
                 self._let_go()
             if self._index is None:
-                self._make_room_for_index()
-                self._index = self._open_index()
+                self._index = self._open_index_on_a_full_disk()
                 self._index_broken = False
+                self.stray_bytes = None
+                self.written = Written(self.files, self.folder / "written")
                 self._begin_anew()
         except (OSError, sqlite3.Error) as error:
             raise KVUnavailable(self._reason(error)) from error
 
-    def _make_room_for_index(self) -> None:
-        """On a disk so full that it can't be opened the oldest files go; rows are missed later."""
-        if self._free(self.folder) >= INDEX_BYTES:
-            return
+    def _open_index_on_a_full_disk(self) -> Index:
+        """Where it can't be opened for want of space, the oldest files go, for KV goes before
+        conversations. What follows them stays, as only the index would know; rows are missed later.
+        """
+        try:
+            return self._open_index()
+        except sqlite3.Error:
+            if self._free(self.folder) >= INDEX_BYTES:
+                raise
         old = sorted(self.folder.glob(f"*/??/*{SUFFIX}"), key=lambda path: path.stat().st_mtime)
         for path in old:
             self.files.remove(path)
             if self._free(self.folder) >= INDEX_BYTES:
-                return
+                break
+        return self._open_index()
 
     def _open_index(self) -> Index:
         """One that is broken or of another format is deleted, not kept aside: it holds ids."""
@@ -116,6 +128,11 @@ class Shelf:
 
     def _begin_anew(self) -> None:
         """The index was opened: what was known of files without a row is no longer."""
+
+    def left_behind(self, fingerprint: str, key: str) -> None:
+        """A file that could not be removed has no row: it counts, and is looked at when idle."""
+        self.late.add((fingerprint, key[:2]))
+        self.stray_bytes = None
 
     def _ready(self) -> Index | None:
         """Under ``_writing``: the index, after what was removed under us is put back."""
@@ -149,7 +166,17 @@ class Shelf:
         self._lock = None
 
     def close(self) -> None:
-        """What was used is remembered; everything after this is a miss."""
+        """What was used is remembered; everything after this is a miss. Where the disk hangs it
+        returns after CLOSE_S, and the folder stays locked until the process ends.
+        """
+        self._closed = True
+        closing = threading.Thread(target=self._close, name="kv-close", daemon=True)
+        closing.start()
+        closing.join(CLOSE_S)
+        if closing.is_alive():
+            self._tell("close", f"{self.folder} does not answer: it is left as it is")
+
+    def _close(self) -> None:
         with self._writing:
             self._closed = True
             if self._index is not None:
@@ -159,18 +186,39 @@ class Shelf:
             self._let_go()
             self._unlock()
 
+    def no_stray(self, num_bytes: int) -> None:
+        """A file of so many bytes is no longer one without a row."""
+        if self.stray_bytes is not None:
+            self.stray_bytes -= num_bytes
+
     # -- trouble -----------------------------------------------------------------------------------
 
-    def ask(self, question: Callable[[Index], T], otherwise: T) -> T:
-        """The index's answer; ``otherwise`` where there is none to be had. Waits for no file."""
+    def ask(
+        self, question: Callable[[Index], T], otherwise: T, *, patience: float = QUESTION_S
+    ) -> T:
+        """The index's answer; ``otherwise`` where none is to be had within so many seconds."""
         index = self._index
-        if index is None or self._index_broken:
+        if index is None or self._index_broken or self._closed:
+            return otherwise
+        if not index.lock.acquire(timeout=patience):
             return otherwise
         try:
             return question(index)
         except sqlite3.Error as error:
             self._index_failed(error)
             return otherwise
+        finally:
+            index.lock.release()
+
+    def rows(self) -> list[Row]:
+        """All of them; waits for the index, and lets questions in between."""
+        index = self._index
+        if index is not None and not self._index_broken:
+            try:
+                return index.rows()
+            except sqlite3.Error as error:
+                self._index_failed(error)
+        return []
 
     @contextmanager
     def work(self) -> Iterator[Index | None]:
@@ -237,13 +285,13 @@ class Shelf:
         """Nobody writes now: it was replaced or evicted meanwhile, or it is damaged."""
         with self.work() as index:
             row = None if index is None else index.get(fingerprint, block.key)
-            if row is None:
+            if index is None or row is None:
                 return None
             try:
                 return self._verified(fingerprint, block)
             except (OSError, Damaged) as error:
                 if why := damage(error):
-                    self.drop_bad(row, why)
+                    self.drop_bad(index, row, why)
             except MemoryError:
                 pass
         return None
@@ -277,13 +325,17 @@ class Shelf:
                 self.files.sync_folder(self.folder)
             if place.is_dir():
                 self.files.remove(place)
+            stray = 0 if index.get(row.fingerprint, row.key) else self.files.size(place)
             self.files.rename(part, place)
+            self.no_stray(stray)
             self.files.sync_folder(place.parent)
             self.add(index, row)
         except BaseException:
             for path in (part, place):
-                with suppress(OSError):
+                try:
                     self.files.remove(path)
+                except OSError:
+                    self.left_behind(row.fingerprint, row.key)
             raise
 
     def add(self, index: Index, row: Row) -> None:
@@ -297,15 +349,19 @@ class Shelf:
         self.files.remove(self.place(row.fingerprint, row.key))
         index.remove(row.fingerprint, row.key)
 
-    def drop_bad(self, row: Row, why: str) -> None:
-        """Under ``_writing``. What can't even be deleted is no longer listed."""
+    def drop_bad(self, index: Index, row: Row, why: str) -> None:
+        """What can't even be deleted is no longer listed, and left behind."""
         self.num_bad += 1
         self._tell(f"bad: {why}", f"KV block {row.key} was dropped: {why}")
         try:
             self.files.remove(self.place(row.fingerprint, row.key))
         except OSError as error:
             self._tell("stays", f"KV block {row.key} can't be deleted: {self._reason(error)}")
-        self.ask(lambda index: index.remove(row.fingerprint, row.key), None)
+            self.left_behind(row.fingerprint, row.key)
+        try:
+            index.remove(row.fingerprint, row.key)
+        except sqlite3.Error as error:
+            self._index_failed(error)
 
     def shrink(
         self, index: Index, num_bytes: int, spared: Collection[tuple[str, str]] = ()

@@ -2,11 +2,13 @@
 
     kv/index.db    which blocks there are (kv_index.py); derived, made anew when it is broken
     kv/lock        held for life by the one process that uses the folder
+    kv/written     how much was written within the last hour (kv_written.py)
     kv/tmp/        files being written; emptied at open
     kv/<fingerprint>/<first two digits of the key>/<key>.safetensors      (kv_files.py)
 
-It knows ids and bytes, and nothing of engines. Whatever goes wrong with the disk is a miss, or a
-write that says False and a line in ``trouble``, never an exception. Any thread may call.
+It knows ids and bytes, and nothing of engines. Any thread may call. Whatever goes wrong with the
+disk after it was opened is a miss, or a write that says False and a line in ``trouble``; ValueError
+is for what can't be meant.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
@@ -39,6 +41,7 @@ from radchat_sessions.kv_shelf import Shelf, free_bytes
 from radchat_sessions.kv_sweep import (
     Sweep,
     check,
+    count_strays,
     in_order_of_going,
     read_all,
     remove_strays,
@@ -58,6 +61,7 @@ __all__ = [
 ]
 
 RESERVE = 256 << 20  # bytes of the disk that are left to conversations
+LOG_BYTES = 16 << 20  # a write-ahead log longer than this is emptied before blocks have to go
 _FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
@@ -113,13 +117,13 @@ class KVStore(Shelf):
     @property
     def made_at(self) -> float:
         """Wall time at which the index was made: what is older than it can't be in it."""
-        return self.ask(lambda index: index.made_at, self._clock())
+        index = self._index
+        return self._clock() if index is None else index.made_at
 
     def stats(self) -> KVStats:
-        totals: dict[str, tuple[int, int, int]] = {}
-        if self._whole():
-            totals = self.ask(lambda index: index.totals(), totals)
-        now = self._clock()
+        """Waits for nobody who writes."""
+        index = self._index
+        totals = index.totals() if index is not None and self._whole() else {}
         try:
             left = self._free(self.folder)
         except OSError:
@@ -130,15 +134,13 @@ class KVStore(Shelf):
             bytes=sum(size for _, _, size in totals.values()),
             budget=self._budget,
             free_bytes=left,
-            written_bytes=self.ask(lambda index: index.written(now), 0),
+            written_bytes=self.written.within_the_hour(self._clock()),
             hourly=self.hourly,
             by_fingerprint=totals,
         )
 
-    def entries(self, limit: int | None = None) -> list[KVEntry]:
-        """Blocks in the order in which they would go. Looks at all of them, for any ``limit``."""
-        none: list[Row] = []
-        rows = self.ask(lambda index: in_order_of_going(index.rows()), none)
+    def entries(self) -> list[KVEntry]:
+        """Blocks in the order in which they would go. For a thread that may wait."""
         return [
             KVEntry(
                 fingerprint=row.fingerprint,
@@ -150,7 +152,7 @@ class KVStore(Shelf):
                 num_bytes=row.num_bytes,
                 last_used=row.used,
             )
-            for row in rows[:limit]
+            for row in in_order_of_going(self.rows())
         ]
 
     # -- writing -----------------------------------------------------------------------------------
@@ -195,38 +197,64 @@ class KVStore(Shelf):
             key, now = self.key_of(parent, ids), self._clock()
             row = Row(fingerprint, parent, ids, key, start, size, index.tick(), now, 0)
             self.put(index, row, pack(fingerprint, raw, start, content, shape, dtype))
-            index.count_written(size, now)
             self.trouble = self._failed_at = None
+            try:
+                self.written.add(size, now)
+            except OSError as error:
+                self._tell("written", f"{self.folder / 'written'}: {self._reason(error)}")
             return True
         return False
 
     def _room(self, index: Index, size: int, spared: set[tuple[str, str]]) -> bool:
-        """Make room for a file, but not at the cost of the path it continues."""
-        now = self._clock()
-        if size > self._budget:
+        """Make room for a file, but not at the cost of the path it continues.
+
+        The budget is a ceiling for all that lies in the folder. Files without a row count until the
+        sweep has seen them; that they are there takes one look at all files, once.
+        """
+        if self.stray_bytes is None:
+            self.stray_bytes = count_strays(self, index)
+        if self._beside(index) + self.stray_bytes + size > self._budget:
             return False
-        if self.hourly is not None and index.written(now) + size > self.hourly:
+        if (
+            self.hourly is not None
+            and self.written.within_the_hour(self._clock()) + size > self.hourly
+        ):
             return False
         held = index.num_bytes()
         short = self._reserve + size - self._free(self.folder)
         if short > held:
             self._fail("the disk is nearly full")
             return False
-        need = max(short, held + size - self._budget)
-        for _ in self.shrink(index, need, spared):
+        for _ in self.shrink(index, short, spared):
             pass
-        if index.num_bytes() + size > self._budget:
+        if not self._keep_to_budget(index, self.stray_bytes + size, spared):
             return False
         if short > 0 and self._free(self.folder) < self._reserve + size:
             self._fail("the disk is nearly full")
             return False
         return True
 
+    def _keep_to_budget(
+        self, index: Index, more: int = 0, spared: Collection[tuple[str, str]] = ()
+    ) -> bool:
+        """Drop least recently used leaves until there is room for so many bytes more."""
+        while (over := self._beside(index) + index.num_bytes() + more - self._budget) > 0:
+            if not list(self.shrink(index, over, spared)):  # which makes the log longer
+                return False
+        return True
+
+    def _beside(self, index: Index) -> int:
+        """Bytes of the index, whose log is emptied when it is no longer small."""
+        log = self.files.size(index.path.with_name(f"{index.path.name}-wal"))
+        if log > min(LOG_BYTES, self._budget // 8):
+            index.forget_removed()
+        return self.files.index_size(index.path)
+
     # -- making room -------------------------------------------------------------------------------
 
     @property
     def budget(self) -> int:
-        """Bytes of files. What is over goes at once when it is set lower."""
+        """Bytes of all files and the index. What is over goes at once when it is set lower."""
         return self._budget
 
     @budget.setter
@@ -237,8 +265,7 @@ class KVStore(Shelf):
     def _shrink_to_budget(self) -> None:
         with self.work() as index:
             if index is not None:
-                for _ in self.shrink(index, index.num_bytes() - self._budget):
-                    pass
+                self._keep_to_budget(index)
 
     def evict(self, num_bytes: int) -> tuple[int, int]:
         """Free at least so many bytes, leaf-first LRU: (tokens, bytes) freed."""
@@ -276,19 +303,26 @@ class KVStore(Shelf):
                         follow.append(child)
             for row in reversed(follow):
                 self.drop(index, row)
+            for folder in {self.place(row.fingerprint, row.key).parent for row in follow}:
+                self.files.sync_folder(folder)
             index.forget_removed()
 
     def clear(self, fingerprint: str | None = None) -> tuple[int, int]:
         """All blocks, or one fingerprint's, files without a row too: (tokens, bytes) freed."""
+        self.try_again()
         with self.work() as index:
             if index is None:
                 return 0, 0
             totals = index.totals()
+            self.stray_bytes = None
             for name, shard in list(shards(self.folder)):
                 if fingerprint in (None, name):
                     self.files.remove(self.folder / name / shard)
                     with suppress(OSError):  # others of its folders follow
                         (self.folder / name).rmdir()
+            for folder in {self.folder, *map(self.folder.joinpath, totals)}:
+                if folder.is_dir():
+                    self.files.sync_folder(folder)
             index.clear(fingerprint)
             index.forget_removed()
             gone = [of for name, of in totals.items() if fingerprint in (None, name)]
@@ -310,8 +344,9 @@ class KVStore(Shelf):
             if index is None or self._paused():
                 return 0
             index.flush()
+            room = self._budget - self._beside(index) if adopt else 0
             for _ in range(limit):
-                if self._sweep.step(index, self._budget if adopt else 0) == 0:
+                if self._sweep.step(index, room) == 0:
                     index.forget_removed()
                     return 0
             return self._sweep.left
@@ -328,6 +363,7 @@ class KVStore(Shelf):
         with self.work() as index:
             if index is None:
                 return False
+            self.stray_bytes = None
             self.files.remove(self.folder / "tmp")  # where nothing is being written now
             self.files.make_folder(self.folder / "tmp")
             todo = sorted(shards(self.folder, strict=True))
@@ -347,6 +383,7 @@ class KVStore(Shelf):
         """Read every file. What is bad is deleted; files without a row are adopted or swept, and
         rows without a file dropped: a kill leaves both.
         """
+        self.try_again()
         blocks, size, bad = read_all(self, progress)
         with self.work():
             self._sweep = sweep = Sweep(self)

@@ -42,13 +42,17 @@ class Sweep:
         return 1 if self._folders is None else len(self._folders) + len(self._strays)
 
     def step(self, index: Index, room: int) -> int:
-        """Look at one file without a row, or through one folder; what is left then.
+        """Look at one file without a row, or through one folder; what is left then. At 0 all were
+        looked at; the next step begins with what could not be done.
 
         Files are adopted as far as all together have no more than ``room`` bytes. Raises OSError,
         sqlite3.Error.
         """
         if self._folders is None:
             self._folders = deque(sorted(index.shards() | set(shards(self._shelf.folder))))
+        if not self.left:
+            self._folders.extend(sorted(self._shelf.late))
+            self._shelf.late.clear()
         if self._strays:
             self._take(index, self._strays.popleft(), room)
         elif self._folders:
@@ -75,13 +79,21 @@ class Sweep:
             return
         except (OSError, Damaged) as error:
             if damage(error) is None:
-                return  # till the next pass
+                self._shelf.left_behind(path.parent.parent.name, path.stem)
+                return
         else:
             if index.covering(row.fingerprint, row.parent, row.ids) is None:
                 self._shelf.add(index, row)
+                self._shelf.no_stray(row.num_bytes)
                 self.adopted += 1
                 return
-        self._shelf.files.remove(path)
+        size = self._shelf.files.size(path)
+        try:
+            self._shelf.files.remove(path)
+        except OSError:
+            self._shelf.left_behind(path.parent.parent.name, path.stem)
+            raise
+        self._shelf.no_stray(size)
         self.swept += 1
 
     def _row_of(self, path: Path, most: int) -> Row:
@@ -113,6 +125,15 @@ def strays(shelf: Shelf, fingerprint: str, shard: str, index: Index) -> list[Pat
         names = sorted(each.name for each in found if each.name.endswith(SUFFIX))
         return [folder / name for name in names if name.removesuffix(SUFFIX) not in listed]
     return []
+
+
+def count_strays(shelf: Shelf, index: Index) -> int:
+    """Bytes of files that have no row, those half written included. Raises OSError, sqlite3.Error;
+    reads no file, but asks for the size of each.
+    """
+    every = [path for each in shards(shelf.folder) for path in strays(shelf, *each, index)]
+    every += (shelf.folder / "tmp").iterdir()
+    return sum(shelf.files.size(path) for path in every)
 
 
 def remove_strays(shelf: Shelf, paths: list[Path], goes: Callable[[str, bytes], bool]) -> bool:
@@ -184,8 +205,7 @@ def read_all(
     """Reads every file that is listed: whole blocks, their bytes, and (key, why) of what was bad
     and is gone. Others may write and evict meanwhile.
     """
-    none: list[Row] = []
-    rows = shelf.ask(lambda index: index.rows(), none)
+    rows = shelf.rows()
     blocks = size = 0
     bad: list[tuple[str, str]] = []
     for done, row in enumerate(rows, 1):
@@ -198,7 +218,7 @@ def read_all(
                 elif (why := wrong(shelf, row)) == GONE:
                     shelf.drop(index, row)  # a kill between file and row is no damage
                 elif why is not None:
-                    shelf.drop_bad(row, why)
+                    shelf.drop_bad(index, row, why)
                     bad.append((row.key, why))
         progress(done, len(rows))
     return blocks, size, bad

@@ -84,6 +84,7 @@ class Disk(Files):
 
     def __init__(self) -> None:
         self.full: int | None = None
+        self.index_bytes: int | None = 0  # what the index counts for; None: what it has
         self.fails: dict[str, int] = {}
         self.calls: list[tuple[str, str]] = []
         self.before: Callable[[str, Path], object] = lambda _call, _path: None
@@ -124,6 +125,9 @@ class Disk(Files):
     def read(self, path: Path, least: int, most: int) -> bytearray:
         self._call("read", path)
         return super().read(path, least, most)
+
+    def index_size(self, path: Path) -> int:
+        return super().index_size(path) if self.index_bytes is None else self.index_bytes
 
     def remove(self, path: Path) -> None:
         self._call("remove", path)

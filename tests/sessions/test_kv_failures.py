@@ -5,11 +5,13 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import resource
 import shutil
 import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from radchat_sessions.kv_shelf import INDEX_BYTES
 from radchat_sessions.kv_store import RESERVE, KVStore, KVUnavailable
 from tests.sessions.kv import (
     GIB,
+    B,
     F,
     Opener,
     files_of,
@@ -171,7 +174,6 @@ def test_what_was_used_last_is_known_after_a_restart(opener: Opener) -> None:
     read_path(folder, [1])
     store = opener()
     assert [entry.ids for entry in store.entries()] == [raw_of([2]), raw_of([3]), raw_of([1])]
-    assert [entry.ids for entry in store.entries(1)] == [raw_of([2])]
     assert store.evict(1) == (1, size_of([2]))
     assert spans(store, [2]) == []
 
@@ -217,6 +219,15 @@ def test_a_disk_nearly_full_is_left_to_conversations(opener: Opener) -> None:
 
 
 def test_a_disk_too_full_to_open_the_index_loses_the_oldest_files(opener: Opener) -> None:
+    """Full is: this process may make no file longer, until there is room again."""
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def free(folder: Path) -> int:
+        found = Opener.free(opener, folder)
+        if found >= INDEX_BYTES:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        return found
+
     store = opener()
     folder = store.of(F)
     for first in (1, 2, 3):
@@ -226,11 +237,78 @@ def test_a_disk_too_full_to_open_the_index_loses_the_oldest_files(opener: Opener
     opener.close()
     opener.disk_bytes = INDEX_BYTES + size_of([1])
     store = opener()
+    assert len(files_of(store)) == 3  # it could be opened
+    opener.close()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limit[1]))
+    try:
+        store = KVStore.open(
+            opener.folder, budget=GIB, hourly=None, free=free, files=opener.disk, block_tokens=B
+        )
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    opener.stores.append(store)
     assert len(files_of(store)) == 1
     assert read_path(store.of(F), [1]) == [None]
     assert read_path(store.of(F), [3]) == [kv_of([3], 0)]
     tidy(store)
     store.check()
+
+
+def on_disk(folder: Path) -> int:
+    return sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def test_the_budget_is_a_ceiling_whatever_became_of_the_index(opener: Opener) -> None:
+    """Index and log count, and files without a row, which nobody has seen yet."""
+    opener.disk.index_bytes = None
+    budget = 1 << 20
+    for life in range(4):
+        store = opener(budget=budget)
+        for number in range(40):
+            write_block_of(store, [life, number, 0, 0], 40_000)
+            assert on_disk(opener.folder) <= budget
+        opener.close()
+        (opener.folder / "index.db").unlink()
+    store = opener(budget=budget)
+    tidy(store)
+    assert on_disk(opener.folder) <= budget
+    for number in range(40):
+        assert write_block_of(store, [9, number, 0, 0], 40_000)  # now they can make room
+        assert on_disk(opener.folder) <= budget
+    store.check()
+
+
+def write_block_of(store: KVStore, ids: list[int], num_bytes: int) -> bool:
+    shape = (num_bytes // (len(ids) * 8), 2, len(ids), 1, 1)
+    data = bytes(shape[0] * len(ids) * 8)
+    return store.of(F).write(raw_of(ids), 0, data, shape=shape, dtype="fp32")
+
+
+def test_the_hourly_budget_holds_when_the_index_is_lost(opener: Opener) -> None:
+    hourly = size_of([1]) * 2
+    assert [write(opener(hourly=hourly).of(F), [first]) for first in (1, 2, 3)] == [1, 1, 0]
+    opener.close()
+    (opener.folder / "index.db").unlink()
+    store = opener(hourly=hourly)
+    tidy(store)
+    assert store.stats().written_bytes == hourly
+    assert not write(store.of(F), [3])
+    opener.close()
+    (opener.folder / "written").write_bytes(b"\xff no numbers")
+    assert write(opener(hourly=hourly).of(F), [3])
+
+
+def test_a_count_that_can_not_be_kept_costs_no_block(
+    opener: Opener, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = opener(hourly=GIB)
+    (opener.folder / "written").mkdir()
+    assert write(store.of(F), [1])
+    assert write(store.of(F), [2])
+    assert store.stats().written_bytes == size_of([1]) * 2
+    assert store.trouble is None
+    (record,) = caplog.records
+    assert "written" in record.message
 
 
 # -- files that are not what they were -------------------------------------------------------------
@@ -375,6 +453,25 @@ def test_what_can_be_neither_read_nor_deleted_is_no_longer_listed(opener: Opener
     store.check()
 
 
+def test_a_file_whose_row_is_gone_is_tried_again_when_idle(opener: Opener) -> None:
+    store = opener()
+    folder = store.of(F)
+    tidy(store)  # nobody looks through all folders any more
+    write(folder, PATH[:4])
+    (block,) = folder.lookup(raw_of(PATH), 0)
+    place = store.place(F, block.key)
+    place.write_bytes(b"damaged")
+    opener.disk.fails = {"remove": errno.EROFS}
+    assert folder.read(block) is None
+    tidy(store)
+    assert place.exists()
+    opener.disk.fails = {}
+    opener.clock.now += 31
+    tidy(store)
+    assert not place.exists()
+    store.check()
+
+
 def test_each_kind_of_damage_is_logged_once(
     opener: Opener, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -434,6 +531,7 @@ def test_an_index_of_no_use_is_made_anew_and_blocks_are_adopted_when_idle(
         "index.db-wal",
         "lock",
         "tmp",
+        "written",
     ]
 
 
@@ -455,6 +553,71 @@ def test_an_index_that_breaks_while_it_is_open(opener: Opener) -> None:
     tidy(store)
     assert read_path(folder, PATH) == WHOLE
     store.check()
+
+
+def test_a_question_does_not_wait_for_another_program_that_holds_the_index(
+    opener: Opener,
+) -> None:
+    store = opener()
+    folder = store.of(F)
+    write(folder, PATH[:4])
+    other = sqlite3.connect(opener.folder / "index.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    writing = threading.Thread(target=write, args=(folder, PATH[:8]))
+    writing.start()
+    try:
+        while not any(call == "rename" for call, _ in opener.disk.calls[-3:]):
+            time.sleep(0.001)
+        for _ in range(20):
+            assert spans(store) == [(0, 4)]
+            assert store.stats().blocks == 1
+        assert writing.is_alive()
+    finally:
+        other.execute("ROLLBACK")
+        other.close()
+        writing.join()
+    assert spans(store) == [(0, 8)]
+    assert store.trouble is None
+
+
+def test_a_question_is_a_miss_while_the_index_waits_for_the_disk(opener: Opener) -> None:
+    store = opener()
+    folder = store.of(F)
+    write_path(folder, PATH)
+    blocks = folder.lookup(raw_of(PATH), 0)
+    assert store._index is not None
+    with store._index.lock:  # as who empties the log has it, or a commit that hangs
+        answers = answers_of(
+            lambda: folder.lookup(raw_of(PATH), 0),
+            lambda: folder.spans(raw_of(PATH)),
+            lambda: folder.has(raw_of(PATH), 8),
+            lambda: store.stats().blocks,
+            lambda: [bytes(folder.read(block) or b"") for block in blocks],
+        )
+    assert answers == [[], [], False, 3, WHOLE]
+    assert spans(store) == [(0, 10)]
+
+
+def answers_of(*questions: Callable[[], object]) -> list[object]:
+    """Asked by another thread, which must not wait for ever."""
+    found: list[object] = []
+    asking = threading.Thread(
+        target=lambda: found.extend(question() for question in questions), daemon=True
+    )
+    asking.start()
+    asking.join(20)
+    return found
+
+
+def test_the_log_is_emptied_when_idle_and_not_in_between(opener: Opener) -> None:
+    store = opener()
+    log = opener.folder / "index.db-wal"
+    for number in range(300):
+        before = log.stat().st_size
+        write(store.of(F), [number])
+        assert log.stat().st_size > before
+    tidy(store)
+    assert log.stat().st_size == 0
 
 
 # -- the folder ------------------------------------------------------------------------------------
@@ -520,6 +683,41 @@ def test_a_folder_belongs_to_one_process(opener: Opener) -> None:
         f"another radchat (pid {os.getpid()}) keeps its KV in {opener.folder}: "
         "stop it, or set RADCHAT_CACHE_DIR to another folder\n"
     )
+
+
+def test_a_lock_that_is_held_for_a_moment_is_waited_for(opener: Opener) -> None:
+    ending = opener()
+    soon = threading.Timer(0.05, ending.close)
+    soon.start()
+    KVStore.open(opener.folder, budget=GIB, hourly=None).close()
+    soon.join()
+
+
+def test_the_end_does_not_wait_for_a_disk_that_hangs(
+    opener: Opener, caplog: pytest.LogCaptureFixture
+) -> None:
+    gate, hangs = threading.Event(), threading.Event()
+
+    def hang(call: str, _path: Path) -> None:
+        if call == "sync":
+            hangs.set()
+            gate.wait()
+
+    store = opener()
+    write(store.of(F), [1])
+    opener.disk.before = hang
+    writing = threading.Thread(target=write, args=(store.of(F), PATH[:4]))
+    writing.start()
+    try:
+        assert hangs.wait(20)
+        assert spans(store, [1]) == [(0, 1)]
+        store.close()
+        assert writing.is_alive()
+        assert spans(store, [1]) == []
+        assert "does not answer" in caplog.text
+    finally:
+        gate.set()
+        writing.join()
 
 
 @pytest.mark.parametrize(

@@ -185,15 +185,21 @@ class KVMachine(RuleBasedStateMachine):
             self.add(name, kv_of(name.path, name.start, self.salt), self.tick())
 
     def room_for(self, name: Name, size: int) -> bool:
-        if size > self.budget:
+        strays = sum(self.file_size(each) for each in self.strays)
+        if size + strays > self.budget:
             return False
         above: set[Name] = set()
         parent = name.parent
         while parent.path:
             above.add(parent)
             parent = parent.parent
-        self.shrink(self.held() + size - self.budget, above)
-        return self.held() + size <= self.budget
+        self.shrink(self.held() + strays + size - self.budget, above)
+        return self.held() + strays + size <= self.budget
+
+    def file_size(self, name: Name) -> int:
+        """What lies there, which damage may have made longer or shorter, or a folder."""
+        place = self.place(name)
+        return place.stat().st_size if place.is_file() else 0
 
     @rule(folder=folders, path=paths, room=st.integers(0, 600))
     def write_to_a_full_disk(self, folder: str, path: list[int], room: int) -> None:
