@@ -66,6 +66,7 @@ class Shelf:
         self._closed = False
         self._failed_at: float | None = None
         self.late: set[tuple[str, str]] = set()  # (fingerprint, shard) to look through once more
+        self.doomed: set[Path] = set()  # of these, those that must not be adopted
         self.stray_bytes: int | None = None  # files without a row; None: not counted yet
         self._told: set[str] = set()
         try:
@@ -327,6 +328,7 @@ class Shelf:
                 self.files.remove(place)
             stray = 0 if index.get(row.fingerprint, row.key) else self.files.size(place)
             self.files.rename(part, place)
+            self.doomed.discard(place)
             self.no_stray(stray)
             self.files.sync_folder(place.parent)
             self.add(index, row)

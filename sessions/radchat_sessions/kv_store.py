@@ -267,15 +267,6 @@ class KVStore(Shelf):
             if index is not None:
                 self._keep_to_budget(index)
 
-    def evict(self, num_bytes: int) -> tuple[int, int]:
-        """Free at least so many bytes, leaf-first LRU: (tokens, bytes) freed."""
-        tokens = freed = 0
-        with self.work() as index:
-            if index is not None:
-                for row in self.shrink(index, num_bytes):
-                    tokens, freed = tokens + row.num_tokens, freed + row.num_bytes
-        return tokens, freed
-
     def make_room(self) -> None:
         """KV goes before conversations: shrink until the reserve is free, or nothing is left."""
         with self.work() as index:
@@ -287,7 +278,9 @@ class KVStore(Shelf):
                     pass
 
     def delete(self, fingerprint: str, key: str) -> None:
-        """It and all that follow it, the last ones first."""
+        """It and all that follow it, the last ones first. A file that can't be removed has no row
+        any more, and is never adopted: ``sweep`` and ``tidy`` try again.
+        """
         with self.work() as index:
             if index is None:
                 return
@@ -301,11 +294,20 @@ class KVStore(Shelf):
                     if child.key not in doomed:
                         doomed[child.key] = child
                         follow.append(child)
+            failure: OSError | None = None
             for row in reversed(follow):
-                self.drop(index, row)
+                try:
+                    self.drop(index, row)
+                except OSError as error:
+                    failure = error
+                    self.doomed.add(self.place(fingerprint, row.key))
+                    self.left_behind(fingerprint, row.key)
+                    index.remove(fingerprint, row.key)
             for folder in {self.place(row.fingerprint, row.key).parent for row in follow}:
                 self.files.sync_folder(folder)
             index.forget_removed()
+            if failure is not None:
+                raise failure
 
     def clear(self, fingerprint: str | None = None) -> tuple[int, int]:
         """All blocks, or one fingerprint's, files without a row too: (tokens, bytes) freed."""
@@ -331,20 +333,18 @@ class KVStore(Shelf):
 
     # -- going through everything ------------------------------------------------------------------
 
-    def tidy(self, limit: int = 8, *, adopt: bool = True) -> int:
+    def tidy(self, limit: int = 8) -> int:
         """Idle work, at most ``limit`` steps of it; how many are known to be left.
 
         Adopts or sweeps files without a row, drops rows without a file, tells the disk what was
-        used, keeps the budget. Removed ids are overwritten when it says 0. Before something is
-        deleted for good, call it without ``adopt`` until it says 0: what a kill left without a row
-        could be a part of that, and no row would say so.
+        used, keeps the budget. The index's log is emptied when it says 0.
         """
         self._shrink_to_budget()
         with self.work() as index:
             if index is None or self._paused():
                 return 0
             index.flush()
-            room = self._budget - self._beside(index) if adopt else 0
+            room = self._budget - self._beside(index)
             for _ in range(limit):
                 if self._sweep.step(index, room) == 0:
                     index.forget_removed()

@@ -6,11 +6,9 @@ Nothing of this happens at open, which costs the same with any number of blocks.
 from __future__ import annotations
 
 import heapq
-import os
 import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
@@ -62,7 +60,7 @@ class Sweep:
     def _look_through(self, index: Index, fingerprint: str, shard: str) -> None:
         folder = self._shelf.folder / fingerprint / shard
         listed = index.keys(fingerprint, shard)
-        there = {path.stem: path for path in folder.glob(f"*{SUFFIX}")}
+        there = {path.stem: path for path in blocks_in(folder)}
         for key in sorted(listed - there.keys()):
             row = index.get(fingerprint, key)
             if row is not None:
@@ -93,38 +91,52 @@ class Sweep:
         except OSError:
             self._shelf.left_behind(path.parent.parent.name, path.stem)
             raise
+        self._shelf.doomed.discard(path)
         self._shelf.no_stray(size)
         self.swept += 1
 
     def _row_of(self, path: Path, most: int) -> Row:
-        raw = self._shelf.files.read(path, 0, most)
-        content = unpack(raw)
-        parent, key = place_of(self._shelf, content)
-        fingerprint = path.parent.parent.name
-        if (content.fingerprint, key) != (fingerprint, path.stem):
-            raise Damaged("it lies under another's name")
+        content, parent = stray_at(self._shelf, path, most)
         modified = path.stat()
         return Row(
-            fingerprint=fingerprint,
+            fingerprint=content.fingerprint,
             parent=parent,
             ids=content.ids,
-            key=key,
+            key=path.stem,
             start=content.start,
-            num_bytes=len(raw),
+            num_bytes=modified.st_size,
             tick=_OLDER_THAN_ANY + modified.st_mtime_ns,
             used=modified.st_mtime,
             children=0,
         )
 
 
+def stray_at(shelf: Shelf, path: Path, most: int = _LARGEST) -> tuple[Content, str]:
+    """A block that may stay though it has no row, and the key of the one before it. Raises OSError;
+    Damaged also for one that lies under another's name, or that had to go.
+    """
+    if path in shelf.doomed:
+        raise Damaged("it had to go")
+    content = unpack(shelf.files.read(path, 0, most))
+    parent, key = place_of(shelf, content)
+    if (content.fingerprint, key) != (path.parent.parent.name, path.stem):
+        raise Damaged("it lies under another's name")
+    return content, parent
+
+
 def strays(shelf: Shelf, fingerprint: str, shard: str, index: Index) -> list[Path]:
     """The files of one folder that have no row. Raises OSError, sqlite3.Error."""
     listed = index.keys(fingerprint, shard)
-    folder = shelf.folder / fingerprint / shard
-    with suppress(FileNotFoundError), os.scandir(folder) as found:
-        names = sorted(each.name for each in found if each.name.endswith(SUFFIX))
-        return [folder / name for name in names if name.removesuffix(SUFFIX) not in listed]
-    return []
+    found = blocks_in(shelf.folder / fingerprint / shard)
+    return [path for path in found if path.stem not in listed]
+
+
+def blocks_in(folder: Path) -> list[Path]:
+    """What lies there under a block's name. Raises OSError, but not where there is no folder."""
+    try:
+        return sorted(path for path in folder.iterdir() if path.suffix == SUFFIX)
+    except FileNotFoundError:
+        return []
 
 
 def count_strays(shelf: Shelf, index: Index) -> int:
@@ -132,7 +144,7 @@ def count_strays(shelf: Shelf, index: Index) -> int:
     reads no file, but asks for the size of each.
     """
     every = [path for each in shards(shelf.folder) for path in strays(shelf, *each, index)]
-    every += (shelf.folder / "tmp").iterdir()
+    every += (shelf.folder / "tmp").glob("*")
     return sum(shelf.files.size(path) for path in every)
 
 
@@ -143,16 +155,16 @@ def remove_strays(shelf: Shelf, paths: list[Path], goes: Callable[[str, bytes], 
     """
     all_seen, gone = True, False
     for path in paths:
-        fingerprint = path.parent.parent.name
         try:
-            content = unpack(shelf.files.read(path, 0, _LARGEST))
-            if content.fingerprint == fingerprint and not goes(fingerprint, content.path):
+            content, _ = stray_at(shelf, path)
+            if not goes(content.fingerprint, content.path):
                 continue
         except (OSError, Damaged) as error:
             if damage(error) is None:
                 all_seen = False
                 continue
         shelf.files.remove(path)
+        shelf.doomed.discard(path)
         gone = True
     if gone:
         shelf.files.sync_folder(paths[0].parent)

@@ -24,6 +24,7 @@ from radchat_sessions.kv_store import KVStore
 from tests.engine.bench import EXACT, PAGE, TinyModel, prompt
 from tests.engine.tiny import tiny_model
 from tests.fakes import ByteTokenizer, LogicalClock, drain, finished, flush, greedy, output
+from tests.sessions.kv import evict
 
 BLOCK = 256
 LENGTH = 4  # ids of an answer
@@ -238,7 +239,7 @@ def test_a_folder_that_is_gone_at_start_is_a_cold_start(bench: Bench) -> None:
 
 
 def test_what_the_budget_took_from_the_end_is_computed(bench: Bench) -> None:
-    bench.store.evict(1)  # the leaf
+    evict(bench.store, 1)  # the leaf
     assert bench.ask(NEXT).disk == 3 * BLOCK
     bench.store.budget = 0
     bench.engine.clear()

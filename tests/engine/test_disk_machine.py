@@ -34,6 +34,7 @@ from radchat_sessions.kv_blocks import key_of
 from radchat_sessions.kv_files import Files
 from radchat_sessions.kv_store import KVFolder, KVStore
 from tests.fakes import LogicalClock, drain, flush, greedy, hashed, output, scripted_engine
+from tests.sessions.kv import evict
 
 MAX_LEN = 900  # tokens of a path: three blocks and a half
 LARGE = 1 << 30
@@ -242,7 +243,7 @@ class DiskMachine(RuleBasedStateMachine):
 
     @rule(num_bytes=st.integers(1, 5000))
     def evict_from_disk(self, num_bytes: int) -> None:
-        self.store.evict(num_bytes)
+        evict(self.store, num_bytes)
 
     @rule(budget=st.sampled_from([0, 6000, 12000, LARGE]))
     def budget_changes(self, budget: int) -> None:

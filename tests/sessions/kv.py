@@ -71,6 +71,15 @@ def read_path(folder: KVFolder, ids: list[int]) -> list[bytes | None]:
     return [None if data is None else bytes(data) for data in found]
 
 
+def evict(store: KVStore, num_bytes: int) -> tuple[int, int]:
+    """At least so many bytes, as a write does that needs them: (tokens, bytes) freed."""
+    gone = []
+    with store.work() as index:
+        if index is not None:
+            gone = list(store.shrink(index, num_bytes))
+    return sum(row.num_tokens for row in gone), sum(row.num_bytes for row in gone)
+
+
 class Clock:
     def __init__(self, now: float = 1_000_000.0) -> None:
         self.now = now

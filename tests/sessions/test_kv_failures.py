@@ -24,6 +24,7 @@ from tests.sessions.kv import (
     B,
     F,
     Opener,
+    evict,
     files_of,
     kv_of,
     quick_folder,
@@ -129,7 +130,7 @@ def test_what_can_not_be_deleted_still_counts(opener: Opener) -> None:
     store = opener()
     write_path(store.of(F), PATH)
     opener.disk.fails = {"remove": errno.EACCES}
-    assert store.evict(1) == (0, 0)
+    assert evict(store, 1) == (0, 0)
     assert store.trouble is not None
     store.budget = 1
     assert store.clear() == (0, 0)
@@ -174,7 +175,7 @@ def test_what_was_used_last_is_known_after_a_restart(opener: Opener) -> None:
     read_path(folder, [1])
     store = opener()
     assert [entry.ids for entry in store.entries()] == [raw_of([2]), raw_of([3]), raw_of([1])]
-    assert store.evict(1) == (1, size_of([2]))
+    assert evict(store, 1) == (1, size_of([2]))
     assert spans(store, [2]) == []
 
 
@@ -472,6 +473,30 @@ def test_a_file_whose_row_is_gone_is_tried_again_when_idle(opener: Opener) -> No
     store.check()
 
 
+def test_what_had_to_go_and_could_not_is_never_adopted(opener: Opener) -> None:
+    store = opener()
+    folder = store.of(F)
+    tidy(store)
+    write_path(folder, PATH)
+    opener.disk.fails = {"remove": errno.EROFS}
+    folder.delete(folder.lookup(raw_of(PATH), 4)[0])
+    assert spans(store) == [(0, 4)]
+    assert store.trouble is not None
+    assert not store.sweep(lambda _fingerprint, _path: False)  # they are there still
+    assert len(files_of(store)) == 3
+    opener.disk.fails = {}
+    opener.clock.now += 31
+    tidy(store)
+    assert len(files_of(store)) == 1
+    assert spans(store) == [(0, 4)]
+    opener.disk.fails = {"remove": errno.EROFS}
+    folder.delete(folder.lookup(raw_of(PATH), 0)[0])
+    opener.disk.fails = {}
+    assert store.sweep(lambda _fingerprint, _path: False)
+    assert files_of(store) == []
+    store.check()
+
+
 def test_each_kind_of_damage_is_logged_once(
     opener: Opener, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -746,7 +771,7 @@ def test_nothing_is_done_after_the_end(opener: Opener) -> None:
     assert folder.lookup(raw_of(PATH), 0) == []
     assert not write(folder, PATH[:4])
     assert store.entries() == []
-    assert (store.tidy(), store.evict(1), store.clear()) == (0, (0, 0), (0, 0))
+    assert (store.tidy(), evict(store, 1), store.clear()) == (0, (0, 0), (0, 0))
     assert store.verify() == (0, 0, [], 0, 0)
 
 
@@ -883,19 +908,6 @@ def test_a_sweep_does_not_wait_for_a_full_disk_nor_for_what_was_seen_before(
     assert not store.sweep(lambda _fingerprint, _path: True)
 
 
-def test_without_adopting_all_files_without_a_row_go(opener: Opener) -> None:
-    write_path(opener().of(F), PATH)
-    opener.close()
-    (opener.folder / "index.db").unlink()
-    store = opener()
-    assert write(store.of(F), [1])
-    while store.tidy(adopt=False):
-        pass
-    assert len(files_of(store)) == 1
-    assert read_path(store.of(F), [1]) == [kv_of([1], 0)]
-    store.check()
-
-
 def test_what_is_adopted_is_under_its_own_name_and_nobody_elses(opener: Opener) -> None:
     store = opener()
     folder = store.of(F)
@@ -1008,7 +1020,7 @@ def test_readers_get_whole_blocks_or_nothing_while_others_write_and_evict(opener
     try:
         for number in range(60):
             write_path(folder, paths[number % 6])
-            store.evict(300)
+            evict(store, 300)
             store.stats()
             if number % 20 == 7:
                 store.tidy()

@@ -28,7 +28,7 @@ from hypothesis.stateful import (
 from radchat_sessions.kv_blocks import Block
 from radchat_sessions.kv_files import Damaged
 from radchat_sessions.kv_store import KVFolder
-from tests.sessions.kv import B, Opener, kv_of, quick_folder, raw_of, size_of, write
+from tests.sessions.kv import B, Opener, evict, kv_of, quick_folder, raw_of, size_of, write
 
 FOLDERS = ("model-a", "model-b")
 LARGEST = 3 * B + 2  # ids of a path
@@ -255,7 +255,7 @@ class KVMachine(RuleBasedStateMachine):
     def evict(self, num_bytes: int) -> None:
         gone = self.shrink(num_bytes)
         expected = sum(len(n.path) - n.start for n in gone), sum(self.size(n) for n in gone)
-        assert self.store.evict(num_bytes) == expected
+        assert evict(self.store, num_bytes) == expected
 
     @rule(share=shares)
     def change_the_budget(self, share: float) -> None:
@@ -396,6 +396,15 @@ class KVMachine(RuleBasedStateMachine):
             pass
         if not self.swept:
             self.sweep(sweep.adopted, sweep.swept)
+
+    @rule(folder=folders, beginning=paths)
+    def sweep_what_goes(self, folder: str, beginning: list[int]) -> None:
+        raw = raw_of(beginning)
+        assert self.store.sweep(lambda name, path: name == folder and path.startswith(raw))
+        for name, stray in list(self.strays.items()):
+            goes = name.folder == folder and raw_of(name.path).startswith(raw)
+            if goes or stray.damaged:
+                del self.strays[name]
 
     def sweep(self, adopted: int, swept: int) -> None:
         """What the store has done, folder by folder, and how often it says it has."""

@@ -17,6 +17,7 @@ from tests.sessions.kv import (
     B,
     F,
     Opener,
+    evict,
     kv_of,
     quick_folder,
     raw_of,
@@ -213,7 +214,7 @@ def test_reuse_is_decided_by_ids_whatever_the_keys_are(
                     and len(of) == block.start + block.num_tokens
                 ]
                 assert bytes(data) in fits
-    store.evict(10**9)
+    evict(store, 10**9)
     assert store.stats().blocks == 0
     opener.close()
     shutil.rmtree(opener.folder)
