@@ -175,7 +175,7 @@ class Shelf:
         closing.start()
         closing.join(CLOSE_S)
         if closing.is_alive():
-            self._tell("close", f"{self.folder} does not answer: it is left as it is")
+            self._tell("close", f"the KV disk does not answer: {self.folder} is left as it is")
 
     def _close(self) -> None:
         with self._writing:
