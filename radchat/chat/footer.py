@@ -12,7 +12,6 @@ from radchat.chat.text import one_line
 from radchat.chat.width import cut, width
 
 SEPARATOR = " · "
-WORTH_SAYING = 256  # tokens computed, before it is said why
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
 
@@ -132,13 +131,13 @@ def footer(
 ) -> str:
     """One line under an answer, from the shape of ``ask --json`` and what ``done`` adds to it.
 
-    ``why`` a part of the prompt was computed again: said where much was computed. In ``columns`` it
-    stays one line: what is the same in every answer goes first, then what the eye can tell; where
-    one is and what was cached are the last to be cut.
+    ``why`` much of it was computed again. In ``columns`` it stays one line: what is the same in
+    every answer goes first, then what the eye can tell; where one is and what was cached are the
+    last to be cut.
     """
     usage, cache = answer.get("usage") or {}, answer.get("cache") or {}
     disk = cache.get("disk") or 0
-    why = _in_short(why) if (cache.get("computed") or 0) > WORTH_SAYING else ""
+    why = one_line(why or "")
     timing = answer.get("timing") or {}
     model = " ".join(str(answer[key]) for key in ("model", "dtype") if answer.get(key))
     thought = usage.get("reasoning_tokens")
@@ -171,14 +170,6 @@ def _context(context: Mapping[str, Any]) -> str:
     if used is None or not limit:
         return ""
     return f"ctx {short_count(used)}/{short_count(limit)} {100 * used / limit:.0f}%"
-
-
-def _in_short(why: str | None) -> str:
-    """`it is no longer cached, and nothing of it is on disk (the KV folder is new)` was told before
-    the answer; under it, what is in brackets at the end is enough.
-    """
-    text = one_line(why or "")
-    return text[:-1].rpartition(" (")[2] if text.endswith(")") else text
 
 
 def _cached(

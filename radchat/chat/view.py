@@ -171,7 +171,7 @@ class View:
             first,
             context=data.get("context") or {},
             saved_s=data.get("saved_s"),
-            why=data.get("why"),
+            why=data.get("why_short"),
             columns=None if self.columns is None else self.columns(),
         )
         self.err.write(f"{DIM}{line}{RESET}\n" if self.paints else f"{line}\n")
@@ -199,7 +199,6 @@ STAGES = {
     "queue": "waiting",
     "extend": "reading the prompt",
     "restore": "restoring from disk",
-    "save": "saving to disk",
     "verify": "verifying",
 }
 

@@ -1,7 +1,8 @@
 """`radchat cache save`, `load`, `warm`, `verify`: KV between the tiers, when you say so.
 
-By itself the daemon saves when it is idle and restores what an answer needs. All four show what
-they are at on a terminal and can be ended by Ctrl+C: what was saved or loaded by then stays.
+By itself the daemon saves when it is idle and restores what an answer needs. All four can be ended
+by Ctrl+C: what was saved or loaded by then stays. ``load``, ``warm`` and ``verify`` show on a
+terminal how far they are.
 """
 
 from __future__ import annotations

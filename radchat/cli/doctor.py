@@ -147,12 +147,12 @@ def defaults(cli: common.Cli) -> dict[str, str]:
 
     try:
         budget = on_machine.kv_budget(cli, fit.available_memory())[1]
-        on_disk = size(at_home.kv_disk_budget(cli)[0])
+        on_disk = at_home.kv_disk_room(cli).rstrip(",")
     except RadchatError:
         budget = on_disk = "not known: see settings"
     return {
         "kv_device": f"{budget} (a quarter of free memory, at most 4 GiB)",
-        "kv_disk": f"{on_disk} (a tenth of free space, at most 10 GiB)",
+        "kv_disk": on_disk,
         "context": "the model's own, at most what the KV budget holds",
         "sampling": f"the model's own, else temperature {DEFAULT_TEMPERATURE}, top-p "
         f"{DEFAULT_TOP_P}, a fresh seed",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -107,22 +108,17 @@ def kv(cli: Cli) -> Iterator[Finding]:
         text = f"another home's daemon keeps its KV in {folder}"
         yield Finding("kv on disk", "warning", text, "set RADCHAT_CACHE_DIR to another folder")
     else:
-        budget, free = kv_disk_budget(cli)
-        yield Finding("kv on disk", "ok", f"up to {size(budget)} in {folder}; {size(free)} free")
+        free = size(shutil.disk_usage(nearest(folder)).free)
+        yield Finding("kv on disk", "ok", f"{kv_disk_room(cli)} in {folder}; {free} free")
 
 
-def kv_disk_budget(cli: Cli) -> tuple[int, int]:
-    """Bytes that KV on disk may take, as the daemon reckons them, and those free there."""
-    import shutil
+def kv_disk_room(cli: Cli) -> str:
+    """How much KV on disk may take: the daemon reckons the bytes when it opens the folder."""
+    from radchat.config import MOST_DISK_BYTES
 
-    from radchat.config import kv_disk_default
-
-    folder = cli.places.kv
-    free = shutil.disk_usage(nearest(folder)).free
     if cli.config.kv_disk is not None:
-        return cli.config.kv_disk, free
-    held = sum(path.stat().st_size for path in folder.glob("*/*/*.safetensors"))
-    return kv_disk_default(free + held), free
+        return f"up to {size(cli.config.kv_disk)}"
+    return f"a tenth of free space, at most {size(MOST_DISK_BYTES)},"
 
 
 def socket(cli: Cli) -> Iterator[Finding]:

@@ -17,7 +17,7 @@ from radchat.chat.text import one_line
 from radchat.cli.choose_model import pull_with_progress, suggestion_lines
 from radchat.cli.common import Cli, of, table
 from radchat.cli.model_view import about, show_lines
-from radchat.errors import NotFound, Unreachable
+from radchat.errors import NotFound, RadchatError, Unreachable
 
 if TYPE_CHECKING:
     from radchat.models.found import Found
@@ -139,17 +139,31 @@ def rm(
     model: Annotated[str, typer.Argument()],
     yes: Annotated[bool, typer.Option("-y", "--yes", help="don't ask")] = False,
 ) -> None:
-    """Remove a model from this machine."""
+    """Remove a model from this machine, and its KV on disk."""
     from radchat.models import registry
 
     cli = of(ctx)
     entry = registry.find(cli.places, model)
     cli.confirm(f"Remove {entry.name} ({size(entry.bytes)})?", yes=yes)
+    kv_bytes = _drop_kv(cli, entry)
     removed = registry.remove(cli.places, entry.folder.name)
     if cli.json:
-        cli.data({"removed": removed.name, "bytes": removed.bytes})
+        cli.data({"removed": removed.name, "bytes": removed.bytes, "kv_bytes": kv_bytes})
     else:
-        cli.note(f"removed {removed.name}, {size(removed.bytes)} freed")
+        kv = f", and {size(kv_bytes)} of KV" if kv_bytes else ""
+        cli.note(f"removed {removed.name}, {size(removed.bytes)} freed{kv}")
+
+
+def _drop_kv(cli: Cli, entry: ModelEntry) -> int:
+    """What a model has on disk is nobody's without it; bytes. The daemon keeps the folder."""
+    if not any(cli.places.kv.glob("*/??/*")):
+        return 0
+    args = {"model": entry.folder.name, "device": False, "disk": True}
+    try:
+        return int(cli.client.call("cache.clear", **args)["disk_bytes"])
+    except RadchatError as error:
+        cli.note(f"its KV stays in {cli.places.kv}: {one_line(error.message)}")
+        return 0
 
 
 @models_app.command("show")
@@ -274,7 +288,6 @@ def _running(cli: Cli, method: str, **args: Any) -> dict[str, Any] | None:
 
 def _default_name(cli: Cli) -> str | None:
     """The name of the model a new session would use, if that is settled."""
-    from radchat.errors import RadchatError
     from radchat.models import registry
 
     try:

@@ -26,9 +26,18 @@ from radchat.daemon.fullness import Filled, crossing
 from radchat.daemon.heard import paths_of
 from radchat.daemon.listening import Listening
 from radchat.daemon.loaded import Loaded
-from radchat.daemon.reuse import WORTH_SAYING, about, about_s, computed_again, foreseen, parts_of
+from radchat.daemon.reuse import (
+    WORTH_SAYING,
+    Part,
+    about,
+    about_s,
+    computed_again,
+    explained,
+    foreseen,
+    parts_of,
+)
 from radchat.daemon.worker import Worker
-from radchat.engine.request import Request, Span
+from radchat.engine.request import Request, Span, Tiers
 from radchat.errors import ContextOverflow, context_overflow
 from radchat.models.registry import ModelEntry
 from radchat.protocol import Event
@@ -192,20 +201,24 @@ class Answer:
         """Refuse what could never run, and tell what will be restored, or computed again."""
         engine, request, num = loaded.engine, asked.request, len(asked.request.ids)
 
-        def check() -> list[Span]:
+        def check() -> Tiers:
             engine.check_request(request)
-            device, disk = engine.probe_tiers(request.ids)
-            return foreseen(num, device, disk, asked.on_disk() if disk else [])
+            return engine.probe_tiers(request.ids)
 
-        spans = await self._worker.call(check)
+        def look(asked: Asked) -> tuple[list[Span], list[Part]]:
+            spans = foreseen(num, tiers.device, tiers.disk, asked.on_disk() if tiers.disk else [])
+            return spans, parts_of(asked, spans)
+
+        tiers = await self._worker.call(check)
+        spans, parts = await explained(asked, look)
         disk = sum(span.end - span.start for span in spans if span.tier == "disk")
         if disk > WORTH_SAYING:
             text = f"{num:,} tokens: {disk:,} on disk{about(engine.load_seconds(disk))}"
             self._say(Event("notice", {"text": text, "code": "restore", "tokens": disk}))
-        again, why = computed_again(parts_of(asked, spans))
-        if again > WORTH_SAYING:
+        again, most = computed_again(parts)
+        if most is not None and again > WORTH_SAYING:
             cost = about_s(again, engine.prompt_cost)
-            text = f"this recomputes {again:,} tokens{cost}: {why}"
+            text = f"this recomputes {again:,} tokens{cost}: {most.why}"
             self._say(Event("notice", {"text": text, "code": "recompute", "tokens": again}))
         for event in crossing(asked.prepared.before, Filled(len(request.ids), asked.limit)):
             self._say(event)

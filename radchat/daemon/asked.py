@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from radchat.daemon import turns
 from radchat.daemon.disk_paths import Ranges
+from radchat.daemon.reuse import Excuse
 from radchat.engine.request import Request
 
 
@@ -21,5 +22,5 @@ class Asked:
     loaded_at: float  # time.time, of the engine
     limit: int  # tokens, prompt and answer
     asked_at: float  # time.monotonic
-    excuse: Callable[[float], str]  # of the disk, for what was computed then (Disk.excuse)
+    excuse: Callable[[float], Excuse]  # of the disk, for what was computed then (Disk.excuse)
     on_disk: Callable[[], Ranges]  # where the prompt is on disk, when asked

@@ -25,7 +25,7 @@ from radchat.daemon.forecast import Path, path_to, told
 from radchat.daemon.held import Held, Snapshot, cuts
 from radchat.daemon.loaded import Loaded
 from radchat.daemon.pin_book import Entry, PinBook, is_written
-from radchat.daemon.reuse import FASTER, WORTH_SAYING
+from radchat.daemon.reuse import TOO_SLOW, WORTH_SAYING, Excuse
 from radchat.daemon.worker import Worker, beside
 from radchat.errors import InvalidInput, RadchatError
 from radchat.models import registry
@@ -144,21 +144,22 @@ class Base:
         path = await self._desk.run(lambda: path_to(store, message))
         if path is None or (model is not None and model != path.model):
             return None  # ids of another model are not known before it reads the words
-        excuse = self._excuse(store, path.created)
+
+        def look() -> tuple[Ranges, Excuse]:
+            is_ephemeral = store is self._desk.ephemeral
+            excuse = self._disk.excuse(path.created, is_ephemeral=is_ephemeral)
+            return self._path_on_disk(store, path), excuse
+
         loaded = self._engines.of(path.model, path.dtype)
         if loaded is None or loaded.tokenizer.hash != path.tokenizer:
-            kept = await beside(lambda: self._path_on_disk(store, path))
+            kept, excuse = await beside(look)
             return told(len(path.ids), 0, num_in(kept, 0, len(path.ids)), None, excuse)
         engine = loaded.engine
         tiers = await self._worker.call(lambda: engine.probe_tiers(path.ids))
-        kept = await beside(lambda: self._path_on_disk(store, path))
+        kept, excuse = await beside(look)
         if num_in(kept, tiers.device, len(path.ids)) - tiers.disk > WORTH_SAYING:
-            excuse = FASTER
+            excuse = TOO_SLOW
         return told(len(path.ids), *tiers, loaded, excuse)
-
-    def _excuse(self, store: Store, since: float) -> str:
-        """Why what a session of this store has read is not on disk, if it is not."""
-        return self._disk.excuse(since, is_ephemeral=store is self._desk.ephemeral)
 
     def _blocks_of(self, model: str | None, dtype: str | None) -> KVFolder | None:
         """A model's blocks, whether it is loaded or not. On any thread; reads small files."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from radchat.config import MOST_DISK_BYTES, Config, kv_disk_default
+from radchat.daemon.reuse import NO_EXCUSE, Excuse
 from radchat.daemon.worker import beside
 from radchat.errors import InvalidInput, RadchatError
 from radchat.paths import Places
@@ -186,6 +187,13 @@ class Disk:
         except (RadchatError, OSError, ValueError):  # the model is broken: nothing is its own
             return None
 
+    def names_of(self, folder: Path) -> list[str]:
+        """The fingerprints of a converted model, one a dtype; none of one that is broken."""
+        try:
+            return [self._fingerprint(folder, dtype) for dtype in DTYPES]
+        except (RadchatError, OSError, ValueError):
+            return []
+
     def _fingerprint(self, folder: Path, dtype: str) -> str:
         from radchat.engine.fingerprint import fingerprint
 
@@ -197,18 +205,20 @@ class Disk:
 
     # -- what is told ----------------------------------------------------------------------------
 
-    def excuse(self, since: float, *, is_ephemeral: bool = False) -> str:
-        """What to say of tokens that were computed at ``since`` (wall clock) and are on no tier."""
+    def excuse(self, since: float, *, is_ephemeral: bool = False) -> Excuse:
+        """Of tokens that were computed at ``since`` (wall clock) and are on no tier. Any thread."""
         if is_ephemeral:  # never on disk: nothing to excuse
-            return ""
+            return NO_EXCUSE
         if self.store is None:
-            return f" ({self.why_not})"
-        reason = ""
+            why = self.why_not or OFF
+            return Excuse(f" ({why})", why)
+        nothing, reason = "nothing of it is on disk", None
         if since < self.store.made_at:
-            reason = " (the KV folder is new)"
+            reason = "the KV folder is new"
         elif since < self._dropped_at():
-            reason = " (a damaged block was dropped)"
-        return f", and nothing of it is on disk{reason}"
+            reason = "a damaged block was dropped"
+        told = f"{nothing} ({reason})" if reason else nothing
+        return Excuse(f", and {told}", reason or nothing)
 
     def _dropped_at(self) -> float:
         """About when the last damaged block was dropped; 0 for never."""

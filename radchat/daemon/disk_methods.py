@@ -21,6 +21,7 @@ from radchat.engine.request import Fill, Finished, Ids
 from radchat.errors import InvalidInput, NotFound
 from radchat.models.registry import ModelEntry
 from radchat.protocol import Event, Where
+from radchat_sessions.content import pack_ids
 
 DRAIN_S = 60.0  # for what `cache save` has copied: somebody waits for it
 PROGRESS_S = 0.2  # between two lines of a verify
@@ -79,16 +80,26 @@ class DiskMethods(WhyMethods):
     async def _save(
         self, where: Where, session: str | None, ref: str | None, head: ChatHead | None
     ) -> dict[str, Any]:
-        disk = self._disk.require()
-        disk.try_again()
+        self._disk.require().try_again()
         wanted = await self._desk.run(lambda: self._wanted(where, session, ref, head))
         if wanted.store is self._desk.ephemeral:
             raise InvalidInput(f"{wanted.name} is ephemeral: it is never kept on disk")
-        path, begin, before = wanted.path, time.monotonic(), disk.stats()
+        path, begin = wanted.path, time.monotonic()
+
+        def look() -> tuple[int, dict[str, int]]:
+            """Tokens of the path that are on disk, and the blocks that are the path's alone."""
+            blocks = self._blocks_of(path.model, path.dtype)
+            if blocks is None:
+                return 0, {}
+            raw = pack_ids(path.ids)
+            whole = {b.key: b.num_bytes for b in blocks.blocks(raw) if b.common == b.num_tokens}
+            return num_in(blocks.spans(raw), 0, len(path.ids)), whole
+
+        before, old = await beside(look)
         mine = [e for e in self._engines.all if (e.name, e.dtype) == (path.model, path.dtype)]
         cached = await self._write(mine[0], wanted) if mine else 0
-        ranges = await beside(lambda: self._path_on_disk(wanted.store, path))
-        after, num = disk.stats(), num_in(ranges, 0, len(path.ids))
+        num, blocks = await beside(look)
+        new = [size for key, size in blocks.items() if key not in old]
         left = None
         if num < cached:
             left = f"{cached - num:,} tokens were not written: {await self._disk.left()}"
@@ -99,9 +110,9 @@ class DiskMethods(WhyMethods):
         return {
             "session": wanted.session,
             "name": wanted.name,
-            "tokens": max(0, after.tokens - before.tokens),
-            "blocks": max(0, after.blocks - before.blocks),
-            "bytes": max(0, after.bytes - before.bytes),
+            "tokens": max(0, num - before),
+            "blocks": len(new),
+            "bytes": sum(new),
             "on_disk_tokens": num,
             "path_tokens": len(path.ids),
             "seconds": time.monotonic() - begin,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Literal
 
 from radchat.daemon import views
@@ -12,6 +13,7 @@ from radchat.daemon.held import Held, held_of
 from radchat.daemon.loaded import Loaded
 from radchat.daemon.worker import beside
 from radchat.errors import UsageError
+from radchat.models import registry
 from radchat.protocol import Where
 from radchat_sessions.store import Store
 
@@ -123,24 +125,36 @@ class EvictMethods(CacheMethods):
             _, dropped = await self._drop_blocks(store, named, lambda: below)
         return dropped.tokens, dropped.bytes
 
-    async def _clear_disk(self) -> tuple[int, int]:
-        """All that is on disk, and nothing more is written before something is said again."""
+    async def _clear_disk(self, model: str | None = None) -> tuple[int, int]:
+        """All that is on disk, or all of a model, and nothing more is written before something is
+        said again.
+        """
         store = self._disk.require_opened()
-        await self._unkeep_all("")
+        folder = None if model is None else registry.find(self._places, model).folder
+        await self._unkeep_all("", of="" if folder is None else f"{folder}:")
         await self._stop_writing()
-        return await beside(store.clear)
+        if folder is None:
+            return await beside(store.clear)
+        freed = [await beside(partial(store.clear, name)) for name in self._disk.names_of(folder)]
+        return sum(tokens for tokens, _ in freed), sum(num_bytes for _, num_bytes in freed)
 
     async def cache_clear(
-        self, pinned: bool = False, device: bool = True, disk: bool = False
+        self,
+        pinned: bool = False,
+        device: bool = True,
+        disk: bool = False,
+        model: str | None = None,
     ) -> dict[str, Any]:
         """Forget all that no request relies on, in every engine; what is pinned only if asked, and
-        then no pin is left. ``disk``: all that is on disk, of every model.
+        then no pin is left. ``disk``: all that is on disk, of every model, or of one: that goes.
         """
+        if model is not None and (device or pinned):
+            raise UsageError("clear: a model's KV is cleared on disk, and there only")
         if not device and not disk:
             raise UsageError("clear: want the device, the disk, or both")
         gone = (0, 0)
         if disk and (not device or self._disk.opened is not None):
-            gone = await self._clear_disk()
+            gone = await self._clear_disk(model)
         if pinned:
             await self._unpin(list(self._pins))
         freed = [NOTHING]

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from radchat.daemon.reuse import WORTH_SAYING, about, about_s
+from radchat.daemon.reuse import WORTH_SAYING, Excuse, about, about_s
 from radchat.engine.request import Ids
 from radchat_sessions.store import Store
 
@@ -38,7 +38,7 @@ def path_to(store: Store, message: str | None) -> Path | None:
 
 
 def told(
-    num: int, cached: int, on_disk: int, loaded: Loaded | None, excuse: str
+    num: int, cached: int, on_disk: int, loaded: Loaded | None, excuse: Excuse
 ) -> dict[str, Any] | None:
     """The forecast as it is sent; None where it is not worth saying. ``excuse``: why what is not
     cached is not on disk.
@@ -49,7 +49,7 @@ def told(
         seconds = None if cost is None else cost.of(again)
         text = (
             f"going on here recomputes {again:,} tokens{about_s(again, cost)}: "
-            f"it is no longer cached{excuse}"
+            f"it is no longer cached{excuse.text}"
         )
     elif on_disk > WORTH_SAYING:
         code = "restore"

@@ -67,9 +67,9 @@ class Kept(Base):
         names = [kept_name(session, each) for each in branches] or [f"{session}/"]
         await self._unkeep_all(*names)
 
-    async def _unkeep_all(self, *names: str) -> None:
-        """Write no more of paths whose names begin so."""
-        await self._worker.unkeep(names)
+    async def _unkeep_all(self, *names: str, of: str = "") -> None:
+        """Write no more of paths whose names begin so; ``of``: in engines whose keys begin so."""
+        await self._worker.unkeep(names, of)
 
     async def _stop_writing(self) -> None:
         """Wait for what is being written. Raises Busy where the disk hangs: nothing may be removed

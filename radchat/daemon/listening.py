@@ -68,6 +68,7 @@ class Listening:
         ]
         self._is_admitted, self._promised = False, 0  # tokens that were told to be on disk
         self._reuse: dict[str, Any] | None = None  # how the prompt was made up; if admitted
+        self._why: reuse.Part | None = None  # of that, what is worth a reason
         self._cost: PromptCost | None = None  # of prompts, as the engine has measured
         self._left = 0  # choices the engine has not ended yet
         self._submitted = False
@@ -189,9 +190,13 @@ class Listening:
 
     async def _finish(self, event: engine.Finished) -> None:
         choice = self._choices[event.choice]
-        if self._is_admitted:
-            self._reuse = reuse.record(self._asked, event.spans, self._decode)
         self._say_words(event.choice, *choice.end(event, self._asked.request.said))
+        if self._is_admitted:
+            ids = self._asked.request.ids
+            spans = reuse.whole(event.spans, len(ids))
+            parts = await reuse.explained(self._asked, lambda asked: reuse.parts_of(asked, spans))
+            self._reuse = reuse.record(ids, spans, parts, self._decode)
+            self._why = reuse.worth_telling(parts)
         self._say_unread(event)
         if event.error and event.reason != FinishReason.ERROR:
             self._say(Event("notice", {"text": event.error, "code": "ended"}))
@@ -222,7 +227,7 @@ class Listening:
         self._raise_failure()
         session = await self._desk.run(lambda: self._store.session(self._begun.session))
         bodies = [choice.body for choice in self._choices]
-        done = self._telling.done(session, bodies, self._cost, reuse.why(self._reuse))
+        done = self._telling.done(session, bodies, self._cost, self._why)
         now = Filled(**done["context"])
         for event in crossing(Filled(len(self._asked.request.ids), now.limit), now):
             self._say(event)

@@ -2,26 +2,28 @@
 
 The one place for the causes. Asked twice of every answer: before it runs, with what a probe finds,
 for the line that tells of work done again; and at its end, with where its KV really came from, for
-the record kept with the answer (`radchat cache why`).
+the record kept with the answer (`radchat cache why`) and the reason in the line under it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from radchat.daemon.disk_paths import num_in
+from radchat.daemon.worker import beside
 from radchat.engine.request import Ids, Span
 
 if TYPE_CHECKING:
     from radchat.daemon.asked import Asked
     from radchat.engine.meters import PromptCost
 
+T = TypeVar("T")
 WORTH_SAYING = 256  # tokens computed again before it is said first
-WORTH_A_REASON = (
-    16  # tokens computed again, under an answer: the rest of a page is nobody's question
-)
-FASTER = ", and computing it is faster than loading it from disk"
+WORTH_A_REASON = 16  # and under an answer, where it was most of the work; a page is no question
+ASK_S = 0.5  # the disk is asked for a reason no longer
 AROUND = 8  # tokens shown before and after the one where reuse ended
 
 Cause = Literal[
@@ -36,6 +38,17 @@ Cause = Literal[
 AGAIN = frozenset(("evicted", "model", "template", "system"))
 
 
+class Excuse(NamedTuple):
+    """Why what is no longer cached is not restored."""
+
+    text: str = ""  # goes on a sentence
+    short: str = ""
+
+
+FASTER = "computing it is faster than loading it from disk"
+NO_EXCUSE, TOO_SLOW = Excuse(), Excuse(f", and {FASTER}", FASTER)
+
+
 class Part(NamedTuple):
     """Tokens [start, end) of a prompt that are computed, and why."""
 
@@ -43,6 +56,17 @@ class Part(NamedTuple):
     end: int
     cause: Cause
     why: str
+    why_short: str  # for the line under an answer
+
+
+async def explained(asked: Asked, look: Callable[[Asked], T]) -> T:
+    """What ``look`` finds, away from the event loop: it asks the disk. Without that where it hangs:
+    no answer waits for a reason.
+    """
+    try:
+        return await asyncio.wait_for(beside(lambda: look(asked)), ASK_S)
+    except TimeoutError:
+        return look(replace(asked, on_disk=list, excuse=lambda _since: NO_EXCUSE))
 
 
 def parts_of(asked: Asked, spans: Sequence[Span]) -> list[Part]:
@@ -54,24 +78,23 @@ def parts_of(asked: Asked, spans: Sequence[Span]) -> list[Part]:
         if span.tier != "computed":
             continue
         if (span.start, span.end) == (num - 1, num):
-            found.append(Part(*span[:2], "last", "the next token is drawn from it"))
+            found.append(Part(*span[:2], "last", "the next token is drawn from it", ""))
             continue
         start = span.start
         for stop, cause, why in layout:
             end = min(stop, span.end)
             if end > start:
-                reason = why + _of_the_disk(asked, start, end) if cause == "evicted" else why
-                found.append(Part(start, end, cause, reason))
+                excuse = _of_the_disk(asked, start, end) if cause == "evicted" else NO_EXCUSE
+                found.append(Part(start, end, cause, why + excuse.text, excuse.short or why))
                 start = end
     return found
 
 
-def _of_the_disk(asked: Asked, start: int, end: int) -> str:
-    """Why tokens that are no longer cached are not restored."""
+def _of_the_disk(asked: Asked, start: int, end: int) -> Excuse:
     if num_in(asked.on_disk(), start, end) > (end - start) // 2:
-        return FASTER
+        return TOO_SLOW
     last = asked.prepared.last_answer
-    return "" if last is None else asked.excuse(last.created)
+    return NO_EXCUSE if last is None else asked.excuse(last.created)
 
 
 def foreseen(num: int, device: int, disk: int, ranges: Iterable[tuple[int, int]]) -> list[Span]:
@@ -125,13 +148,21 @@ def _lost(asked: Asked) -> tuple[Cause, str]:
     return "evicted", "it is no longer cached"
 
 
-def computed_again(parts: Sequence[Part]) -> tuple[int, str]:
-    """Tokens that were computed before and will be again, and why most of them are."""
+def computed_again(parts: Sequence[Part]) -> tuple[int, Part | None]:
+    """Tokens that were computed before and are again, and the part with most of them."""
     again = [part for part in parts if part.cause in AGAIN]
-    if not again:
-        return 0, ""
-    most = max(again, key=lambda part: part.end - part.start)
-    return sum(part.end - part.start for part in again), most.why
+    most = max(again, key=lambda part: part.end - part.start, default=None)
+    return sum(part.end - part.start for part in again), most
+
+
+def worth_telling(parts: Sequence[Part]) -> Part | None:
+    """The part whose reason stands under the answer: where much was computed again, or that was
+    most of what was computed.
+    """
+    again, most = computed_again(parts)
+    computed = sum(part.end - part.start for part in parts)
+    is_most = again > WORTH_A_REASON and 2 * again > computed
+    return most if again > WORTH_SAYING or is_most else None
 
 
 def about_s(num_tokens: int, cost: PromptCost | None) -> str:
@@ -145,16 +176,16 @@ def about(seconds: float | None) -> str:
     return f", about {seconds:.1f} s" if seconds >= 0.1 else ", less than 0.1 s"
 
 
-def record(asked: Asked, spans: Sequence[Span], decode: Callable[[Ids], str]) -> dict[str, Any]:
-    """What is kept with an answer whose prompt was admitted: where its KV came from.
-
-    What an abort left uncomputed counts as computed: it would have been.
-    """
-    ids = asked.prepared.ids
+def whole(spans: Sequence[Span], num: int) -> Sequence[Span]:
+    """What an abort left uncomputed of a prompt counts as computed: it would have been."""
     done = spans[-1].end if spans else 0
-    if done < len(ids):
-        spans = [*spans, Span(done, len(ids), "computed")]
-    parts = parts_of(asked, spans)
+    return spans if done == num else [*spans, Span(done, num, "computed")]
+
+
+def record(
+    ids: Ids, spans: Sequence[Span], parts: Sequence[Part], decode: Callable[[Ids], str]
+) -> dict[str, Any]:
+    """What is kept with an answer whose prompt was admitted: where its KV came from."""
     ended = None
     if parts and parts[0].cause != "last":
         at = parts[0].start
@@ -172,14 +203,7 @@ def record(asked: Asked, spans: Sequence[Span], decode: Callable[[Ids], str]) ->
         "matched": sums["device"],
         "restored": sums["disk"],
         "computed": sums["computed"],
-        "parts": [part._asdict() for part in parts],
+        "parts": [dict(zip(Part._fields[:4], part[:4], strict=True)) for part in parts],
         "from_disk": [span[:2] for span in spans if span.tier == "disk"],
         "ended": ended,
     }
-
-
-def why(reuse: Mapping[str, Any] | None) -> str | None:
-    """Why most of what was computed again was; None where nothing was."""
-    parts = [] if reuse is None else [Part(**part) for part in reuse["parts"]]
-    again, reason = computed_again(parts)
-    return reason if again > WORTH_A_REASON else None

@@ -8,6 +8,7 @@ from typing import Any
 from radchat.daemon import options
 from radchat.daemon.asked import Asked
 from radchat.daemon.heard import Heard
+from radchat.daemon.reuse import Part
 from radchat.engine import request as engine
 from radchat.engine.meters import PromptCost
 from radchat.protocol import Event
@@ -103,10 +104,10 @@ class Telling:
         session: Session,
         bodies: Sequence[dict[str, Any]],
         cost: PromptCost | None,
-        why: str | None,
+        why: Part | None,
     ) -> dict[str, Any]:
         """The whole result, of the bodies of all its answers; ``cost`` of prompts, as measured;
-        ``why`` much of this one was computed again.
+        ``why``: the part of this one that was computed again and is worth a reason.
         """
         first = bodies[0]
         usage = first["usage"]
@@ -129,7 +130,8 @@ class Telling:
                 "used": len(self._asked.request.ids) + longest,
                 "limit": self._asked.limit,
             },
-            "why": why,
+            "why": None if why is None else why.why,
+            "why_short": None if why is None else why.why_short,
             "saved_s": None if cost is None else cost.saved(read, cached),
         }
 

@@ -120,11 +120,14 @@ class Worker:
 
         self._inbox.put(tell)
 
-    async def unkeep(self, prefixes: Sequence[str]) -> None:
-        """Have no engine write paths whose names begin so, those on their way out included."""
+    async def unkeep(self, prefixes: Sequence[str], of: str = "") -> None:
+        """Have no engine write paths whose names begin so, those on their way out included; ``of``:
+        of the others only those whose keys begin so.
+        """
 
         def tell() -> None:
-            for engine in self._all():
+            mine = [engine for key, engine in self._engines.items() if key.startswith(of)]
+            for engine in (*mine, *self._going()):
                 for prefix in prefixes:
                     engine.unkeep(prefix)
 
@@ -177,8 +180,10 @@ class Worker:
             thread.join()
 
     def _all(self) -> list[EngineLike]:
-        leaving = [each.engine for each in self._leaving if each.engine is not None]
-        return [*self._engines.values(), *leaving]
+        return [*self._engines.values(), *self._going()]
+
+    def _going(self) -> list[EngineLike]:
+        return [each.engine for each in self._leaving if each.engine is not None]
 
     def _let_go(self) -> None:
         """Go on with engines that leave, where it is time."""
@@ -255,7 +260,7 @@ class Worker:
 async def beside(function: Callable[[], T]) -> T:
     """Run ``function`` on a thread of its own, that the end of the process does not wait for."""
     future: Future[T] = Future()
-    threading.Thread(target=_settle, args=(future, function), name="loader", daemon=True).start()
+    threading.Thread(target=_settle, args=(future, function), name="beside", daemon=True).start()
     return await asyncio.wrap_future(future)
 
 

@@ -219,7 +219,7 @@ def test_a_daemon_of_another_build_is_told(home: Path, daemon: FakeDaemon) -> No
 
 def test_kv_on_disk_is_told_with_its_room_and_what_keeps_it_from_lasting(home: Path) -> None:
     sound = worst("kv", cli(home))
-    assert (sound.status, "up to " in sound.text, " free" in sound.text) == ("ok", True, True)
+    assert (sound.status, "at most " in sound.text, " free" in sound.text) == ("ok", True, True)
     assert "up to 3.00 GiB in" in worst("kv", cli(home, RADCHAT_KV_DISK="3GiB")).text
     off = worst("kv", cli(home, RADCHAT_PERSIST="off"))
     assert (off.status, off.remedy) == ("note", "radchat config unset persist")

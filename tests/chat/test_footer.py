@@ -61,7 +61,7 @@ RESTORED = {
 BOTH = "cached 1,980/2,012 (98.4%), 1,900 from disk"
 NEW = "cached 0/2,012 (0.0%: the KV folder is new)"
 LOST = {**ANSWER, "usage": usage(2012, 0), "cache": {"disk": 0, "computed": 2012}}
-TOLD = "it is no longer cached, and nothing of it is on disk (the KV folder is new)"
+TOLD = "the KV folder is new"
 
 
 @pytest.mark.parametrize(
@@ -90,22 +90,6 @@ def test_what_came_from_disk_and_why_nothing_did_are_cut_last(
 def test_a_reason_is_one_line_whatever_is_in_it() -> None:
     line = footer.footer(LOST, context={}, saved_s=None, why="a\n\x1b[2Jb")
     assert "(0.0%: a \\x1b[2Jb)" in line
-
-
-@pytest.mark.parametrize(
-    ("why", "shown"),
-    [
-        (TOLD, "the KV folder is new"),
-        ("it is no longer cached (KV is not kept on disk: persist = off)",
-         "KV is not kept on disk: persist = off"),
-        ("tiny fp32 read it last", "tiny fp32 read it last"),
-    ],
-)  # fmt: skip
-def test_a_reason_that_was_told_in_full_is_short_under_the_answer(why: str, shown: str) -> None:
-    line = footer.footer(LOST, context={}, saved_s=None, why=why)
-    assert f"cached 0/2,012 (0.0%: {shown})" in line
-    few = {**ANSWER, "cache": {"computed": 31}}
-    assert "(97.4%) ·" in footer.footer(few, context={}, saved_s=None, why=why)
 
 
 def test_what_was_not_measured_is_left_out_and_zero_is_shown() -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from radchat.daemon.kept import Dropped
+from radchat.daemon.reuse import Part, worth_telling
 from radchat.errors import Busy, InvalidInput, UsageError
 from radchat.protocol import Event
 from radchat_sessions.content import pack_ids
@@ -334,6 +335,7 @@ def test_without_persistence_nothing_is_written_and_the_answer_says_why(tmp_path
             )
             assert told["text"].endswith(why)
             assert events[-1].data["why"] == why
+            assert events[-1].data["why_short"] == "KV is not kept on disk: persist = off"
             with pytest.raises(InvalidInput, match="persist = off"):
                 await save(home)
 
@@ -554,6 +556,7 @@ def test_a_new_folder_and_a_damaged_block_are_told_as_the_reason(tmp_path: Path)
                 "it is no longer cached: the model was loaded since, and nothing of it is on disk "
                 "(the KV folder is new)"
             )
+            assert done["why_short"] == "the KV folder is new"
         shutil.rmtree(home.places.kv)
         shutil.copytree(tmp_path / "copy", home.places.kv)
         for path in middle:
@@ -570,6 +573,7 @@ def test_a_new_folder_and_a_damaged_block_are_told_as_the_reason(tmp_path: Path)
             assert lost["tokens"] == promised["tokens"]
             assert lost["text"].endswith(" could not be read: they were computed again")
             assert done["why"].endswith("is on disk (a damaged block was dropped)")
+            assert done["why_short"] == "a damaged block was dropped"
             assert sum(done["cache"].values()) == done["usage"]["input_tokens"]
 
     run(main())
@@ -593,6 +597,46 @@ def test_a_disk_that_is_slower_than_computing_is_not_read_and_that_is_told(
             done = await home.say("and on")
             assert done["cache"]["disk"] == 0
             assert done["why"] == reason
+            assert done["why_short"] == "computing it is faster than loading it from disk"
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("again", "new", "is_told"),
+    [(20, 5000, False), (20, 19, True), (16, 0, False), (300, 5000, True), (0, 300, False)],
+)
+def test_a_reason_stands_under_an_answer_only_where_it_is_most_of_the_work(
+    again: int, new: int, is_told: bool
+) -> None:
+    parts = [Part(0, again, "evicted", "long", "short")] if again else []
+    told = worth_telling([*parts, Part(again, again + new, "new", "the first time", "")])
+    assert (told is not None and told.why_short == "short") == is_told
+
+
+def test_an_answer_waits_for_no_reason_from_a_disk_that_hangs(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path) as home:
+            await home.say(LONG_TEXT, new_session=True)
+            await save(home)
+            await home.service.cache_clear()
+            opens = threading.Event()
+            opened = home.service._disk.store
+            assert opened is not None
+            opened._free = lambda _folder: 0
+            asked_on: set[str] = set()
+
+            def hangs(question: Any, otherwise: Any, *, patience: float = 0) -> Any:
+                asked_on.add(threading.current_thread().name)
+                if threading.current_thread().name == "beside":
+                    opens.wait(60)
+                return otherwise
+
+            opened.ask = hangs  # type: ignore[method-assign]
+            done = await home.say("and on")
+            assert done["why"] == done["why_short"] == "it is no longer cached"
+            assert "MainThread" not in asked_on
+            opens.set()
 
     run(main())
 
@@ -662,6 +706,7 @@ def test_save_load_verify_evict_and_clear(tmp_path: Path) -> None:
             assert saved["bytes"] == sum(path.stat().st_size for path in kv_files(home))
             again = await save(home)
             assert (again["blocks"], again["on_disk_tokens"]) == (0, num - 1)
+            assert (again["tokens"], again["bytes"]) == (0, 0)
 
             entries = (await home.service.cache_ls(where=WHERE))["entries"]
             rows = [row for row in entries if row["tier"] == "D"]
@@ -701,6 +746,47 @@ def test_save_load_verify_evict_and_clear(tmp_path: Path) -> None:
             rest = await home.service.cache_clear(device=False, disk=True)
             assert rest["disk_tokens"] > 0
             assert kv_files(home) == []
+
+    run(main())
+
+
+def test_saving_a_path_writes_and_counts_that_path_alone(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path, RADCHAT_KV_DISK="500KiB") as home:
+            for name, words in (("a", LONG_TEXT), ("b", OTHER_TEXT), ("c", LONG_TEXT[9:])):
+                await home.say(words, new_session=name)
+            for num, name in enumerate("ab", 1):
+                saved = await save(home, session=name)
+                assert saved["on_disk_tokens"] == saved["path_tokens"] - 1
+                assert 0 <= saved["on_disk_tokens"] - saved["tokens"] < 16  # another begins so
+                stats = await home.service.cache_stats(WHERE)
+                assert stats["tiers"]["disk"]["tokens"] <= num * saved["path_tokens"]
+                assert saved["blocks"] >= 3
+            third = await save(home, session="c")  # and what it pushes out counts for nothing
+            assert third["tokens"] > 256
+            assert 0 < third["bytes"] <= 500 * 1024
+
+    run(main())
+
+
+def test_a_models_kv_goes_alone_of_every_dtype(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path) as home:
+            await home.say(LONG_TEXT, new_session="a")
+            await home.say(LONG_TEXT, new_session="b", dtype="bf16")
+            await home.say(LONG_TEXT, new_session="c", model="other")
+            await home.service.models_unload("other")
+            other = kv_files(home)
+            assert other
+            clear = home.service.cache_clear
+            with pytest.raises(UsageError, match="a model's KV is cleared on disk"):
+                await clear(model="tiny", disk=True)
+            for name in "ab":
+                await save(home, session=name)
+            assert len({path.parent.parent for path in kv_files(home)}) == 3
+            assert (await clear(model="tiny", device=False, disk=True))["disk_tokens"] > 1400
+            assert kv_files(home) == other
+        assert kv_files(home) == other  # nor is it written again when the daemon stops
 
     run(main())
 

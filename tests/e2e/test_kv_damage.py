@@ -177,8 +177,9 @@ def test_a_kv_folder_removed_under_a_running_daemon_is_made_again(shell: Shell, 
     aside = home.places.kv.rename(home.root / "aside")  # at once: a writer is not in the way
     shutil.rmtree(aside, ignore_errors=True)
     question.forget()
-    cold = question.ask()
-    assert (cold["device"], cold["disk"]) == (0, 0)
+    cold = question.ask()  # what was still to be written of it may be there again, and no more
+    assert cold["device"] == 0
+    assert cold["computed"] > 0
     shell.run("cache.save", session=question.session)
     home.assert_balanced()
     home.stop()
