@@ -197,10 +197,10 @@ class Saving:
             if any(copy.start == start and copy.raw.startswith(raw) for copy in self._copies):
                 return "none"
             has_room = not self._copies or self.staged_bytes + num_bytes <= self._room
-        if kept.is_on_disk(start, end, self._store):
-            return "none"
         if not has_room:
             return "full"
+        if kept.is_on_disk(start, end, self._store):
+            return "none"
         copy = Copy(raw, start, self._pool.read(table, start, end))
         with self._changed:
             if not self._copies:

@@ -173,6 +173,11 @@ def test_eviction_never_waits_and_what_has_no_room_is_forgotten() -> None:
     bench.ask(some(2, 1010), 1)
     assert engine.probe(ids) == 0
     assert 0 < engine.stats()["disk"]["staged_bytes"] <= 300 * TOKEN_BYTES
+    asked = bench.store.asked
+    bench.ask(ids)
+    engine.keep("s/main", ids)
+    bench.ask(some(2, 1010), 1)
+    assert bench.store.asked == asked + 2  # for what is restored: where there is no room, no more
     bench.store.write_gate.set()
     assert engine.drain(10)
     assert bench.store.writes == [(0, 256)]
