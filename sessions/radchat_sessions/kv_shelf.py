@@ -130,9 +130,11 @@ class Shelf:
     def _begin_anew(self) -> None:
         """The index was opened: what was known of files without a row is no longer."""
 
-    def left_behind(self, fingerprint: str, key: str) -> None:
+    def left_behind(self, fingerprint: str, key: str, error: OSError | None = None) -> None:
         """A file that could not be removed has no row: it counts, and is looked at when idle."""
         self.late.add((fingerprint, key[:2]))
+        if error is not None:
+            self._tell("stays", f"KV block {key} can't be deleted: {self._reason(error)}")
         self.stray_bytes = None
 
     def _ready(self) -> Index | None:
@@ -336,8 +338,8 @@ class Shelf:
             for path in (part, place):
                 try:
                     self.files.remove(path)
-                except OSError:
-                    self.left_behind(row.fingerprint, row.key)
+                except OSError as error:
+                    self.left_behind(row.fingerprint, row.key, error)
             raise
 
     def add(self, index: Index, row: Row) -> None:
@@ -358,8 +360,7 @@ class Shelf:
         try:
             self.files.remove(self.place(row.fingerprint, row.key))
         except OSError as error:
-            self._tell("stays", f"KV block {row.key} can't be deleted: {self._reason(error)}")
-            self.left_behind(row.fingerprint, row.key)
+            self.left_behind(row.fingerprint, row.key, error)
         try:
             index.remove(row.fingerprint, row.key)
         except sqlite3.Error as error:

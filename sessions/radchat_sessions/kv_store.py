@@ -301,7 +301,7 @@ class KVStore(Shelf):
                 except OSError as error:
                     failure = error
                     self.doomed.add(self.place(fingerprint, row.key))
-                    self.left_behind(fingerprint, row.key)
+                    self.left_behind(fingerprint, row.key, error)
                     index.remove(fingerprint, row.key)
             for folder in {self.place(row.fingerprint, row.key).parent for row in follow}:
                 self.files.sync_folder(folder)

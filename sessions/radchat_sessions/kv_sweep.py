@@ -88,9 +88,9 @@ class Sweep:
         size = self._shelf.files.size(path)
         try:
             self._shelf.files.remove(path)
-        except OSError:
-            self._shelf.left_behind(path.parent.parent.name, path.stem)
-            raise
+        except OSError as error:  # no reason to write nothing
+            self._shelf.left_behind(path.parent.parent.name, path.stem, error)
+            return
         self._shelf.doomed.discard(path)
         self._shelf.no_stray(size)
         self.swept += 1

@@ -59,11 +59,14 @@ def of_two(parent: str, ids: bytes) -> str:
 
 
 class Unsynced(Files):
-    """No machine stops here, so nothing waits for the disk."""
+    """No machine stops here, so nothing waits for the disk; and budgets are for blocks alone."""
 
     def sync(self, descriptor: int) -> None: ...
 
     def sync_folder(self, path: Path) -> None: ...
+
+    def index_size(self, path: Path) -> int:
+        return 0
 
 
 class Watched:
