@@ -100,8 +100,7 @@ def _report(
 
         print(dumps({"error": error.to_json()}))
     else:
-        from radchat.chat.say import say
-        from radchat.cli.common import columns
+        from radchat.chat.say import columns, say
 
         say(f"error: {clean(error.message)}", columns(sys.stderr))
     if cause is not None and cli is not None and cli.verbose:

@@ -57,6 +57,7 @@ class Exchange:
         self.closed = False
         self.status = 0
         self.headers: dict[str, str] = {}
+        self._arrived: list[bytes] = []  # read, and not taken apart yet
         self._body = bytearray()  # decoded, not yet taken
         self._chunks: Chunks | None = None
         self._left: int | None = None  # of content-length
@@ -127,12 +128,18 @@ class Exchange:
                 raise TimeoutError("no answer")
 
     def _receive(self) -> bytes:
+        if not self._arrived:
+            self._wait_for_data()
+        return self._arrived.pop()
+
+    def _wait_for_data(self) -> None:
+        """Into ``_arrived`` in one call: no KeyboardInterrupt comes in between, and loses some."""
         try:
-            return self._socket.recv(65536)
+            self._arrived.extend(map(self._socket.recv, (65536,)))
         except OSError:
-            if self.closed:
-                return b""
-            raise
+            if not self.closed:
+                raise
+            self._arrived.append(b"")
 
     def _feed(self, data: bytes) -> None:
         if self._chunks is not None:

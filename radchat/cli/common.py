@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from radchat.chat.say import columns as columns  # noqa: PLC0414 - for the commands
 from radchat.chat.say import say
 from radchat.chat.text import clean, one_line
 from radchat.chat.width import table as table  # noqa: PLC0414 - for the commands
@@ -207,17 +208,6 @@ class Cli:
         sys.stderr.flush()
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             raise InvalidInput("not done")
-
-
-def columns(stream: TextIO) -> int:
-    """The terminal's width; COLUMNS wins, as in every tool that asks it."""
-    given = os.environ.get("COLUMNS", "")
-    if given.isdigit() and int(given) > 0:
-        return int(given)
-    try:
-        return os.get_terminal_size(stream.fileno()).columns or 80
-    except (OSError, ValueError):
-        return 80
 
 
 def of(ctx: typer.Context) -> Cli:

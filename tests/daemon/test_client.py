@@ -204,7 +204,7 @@ def test_an_interrupted_read_can_be_taken_up_again(home: Home) -> None:
 
 def _interrupt(_number: int, frame: Any) -> None:
     """As Ctrl+C while the stream waits; between two lines of Python it can meet anything."""
-    if frame is not None and frame.f_code.co_name == "_receive":
+    if frame is not None and frame.f_code.co_name == "_wait_for_data":
         raise KeyboardInterrupt
 
 
