@@ -588,6 +588,22 @@ def test_what_a_load_brought_and_was_evicted_unread_counts_for_nobody(bench: Ben
     assert bench.ask(ids).usage.disk == 0
 
 
+def test_what_a_load_brought_was_evicted_and_is_generated_again_is_not_from_disk(
+    bench: Bench,
+) -> None:
+    prompt = some(1, BLOCK)
+    request = bench.request(prompt, 20)
+    bench.engine.submit(request)
+    whole = prompt + array("I", output(drain(bench.engine), request.id))
+    bench.keep(whole)
+    bench.restart()
+    fill(bench, whole, "load")
+    bench.engine.forget(whole, BLOCK)
+    bench.store.held = {place: data for place, data in bench.store.held.items() if not place[0]}
+    assert bench.ask(prompt, 20).usage.disk == BLOCK - 1
+    assert bench.ask(whole).usage.disk == 0
+
+
 def test_load_of_a_path_wholly_on_disk_has_all_of_it(bench: Bench) -> None:
     ids = some(1, 600)
     bench.keep(ids)
