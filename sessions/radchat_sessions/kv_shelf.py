@@ -322,6 +322,7 @@ class Shelf:
         self.files.make_folder(part.parent)
         self.files.remove(part)
         write_file(self.files, part, parts)
+        made = part
         try:
             if self.files.make_folder(place.parent):
                 self.files.sync_folder(place.parent.parent)
@@ -330,16 +331,16 @@ class Shelf:
                 self.files.remove(place)
             stray = 0 if index.get(row.fingerprint, row.key) else self.files.size(place)
             self.files.rename(part, place)
+            made = place  # what was there before, without a row, is not ours to delete
             self.doomed.discard(place)
             self.no_stray(stray)
             self.files.sync_folder(place.parent)
             self.add(index, row)
         except BaseException:
-            for path in (part, place):
-                try:
-                    self.files.remove(path)
-                except OSError as error:
-                    self.left_behind(row.fingerprint, row.key, error)
+            try:
+                self.files.remove(made)
+            except OSError as error:
+                self.left_behind(row.fingerprint, row.key, error)
             raise
 
     def add(self, index: Index, row: Row) -> None:

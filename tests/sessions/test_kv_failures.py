@@ -882,6 +882,17 @@ def test_a_sweep_deletes_what_it_is_told_to_of_files_without_a_row_and_nothing_e
     store.check()
 
 
+def test_a_write_that_fails_leaves_the_same_block_that_has_no_row(opener: Opener) -> None:
+    store = without_rows(opener, PATH[:4])
+    opener.disk.fails = {"rename": errno.EIO}
+    assert not write(store.of(F), PATH[:4])
+    opener.disk.fails = {}
+    opener.clock.now += 31
+    tidy(store)
+    assert read_path(store.of(F), PATH[:4]) == WHOLE[:1]
+    store.check()
+
+
 def test_a_sweep_does_not_wait_for_a_full_disk_nor_for_what_was_seen_before(
     opener: Opener,
 ) -> None:

@@ -76,7 +76,7 @@ class KVMachine(RuleBasedStateMachine):
         self.store = self.opener(budget=self.budget)
         self.kept: dict[Name, Kept] = {}
         self.strays: dict[Name, Kept] = {}  # files without a row
-        self.swept = True  # all of them looked at, in this life
+        self.swept = False  # all of them looked at, in this life
         self.keys: dict[Name, str] = {}
         self.ticks = 0
         self.salt = 0
