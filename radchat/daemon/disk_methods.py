@@ -11,13 +11,13 @@ from typing import Any
 from radchat.daemon.arguments import ChatHead, FileText
 from radchat.daemon.disk import kept_name
 from radchat.daemon.disk_paths import num_in
-from radchat.daemon.fill_requests import Wanted, after_path, fill, prediction, with_files
+from radchat.daemon.fill_requests import Wanted, after_path, fill, filled, prediction, with_files
 from radchat.daemon.forecast import path_to
 from radchat.daemon.loaded import Loaded
 from radchat.daemon.streams import Running, Stream, Work
 from radchat.daemon.why_methods import WhyMethods
 from radchat.daemon.worker import beside
-from radchat.engine.request import Fill, Finished, Ids
+from radchat.engine.request import Fill, Ids
 from radchat.errors import InvalidInput, NotFound
 from radchat.models.registry import ModelEntry
 from radchat.protocol import Event, Where
@@ -215,7 +215,7 @@ class DiskMethods(WhyMethods):
             if told := prediction(how, len(ids), tiers, loaded):
                 stream.say(told)
             finished = await fill(self._worker, loaded, how, ids, stream.say)
-            stream.say(Event("done", _done(how, loaded, wanted, len(ids), finished, begin)))
+            stream.say(Event("done", filled(how, loaded, wanted, len(ids), finished, begin)))
 
     # -- verify ----------------------------------------------------------------------------------
 
@@ -283,22 +283,3 @@ class DiskMethods(WhyMethods):
     async def _restore_path(self, entry: ModelEntry, dtype: str, ids: Ids) -> None:
         async with self._engines.using(entry, dtype, lambda _event: None) as loaded:
             await fill(self._worker, loaded, "load", ids, lambda _event: None)
-
-
-def _done(
-    how: Fill, loaded: Loaded, wanted: Wanted | None, num: int, end: Finished, begin: float
-) -> dict[str, Any]:
-    usage = end.usage
-    body = {
-        "session": None if wanted is None else wanted.session,
-        "name": None if wanted is None else wanted.name,
-        "message": None if wanted is None else wanted.message,
-        "model": loaded.name,
-        "dtype": loaded.dtype,
-        "path_tokens": num,
-        "device": usage.device,
-        "restored": usage.disk,
-        "missing": num - usage.device - usage.disk - usage.computed,
-        "seconds": time.monotonic() - begin,
-    }
-    return body if how == "load" else {**body, "computed": usage.computed}

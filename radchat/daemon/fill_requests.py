@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from radchat.daemon import telling
 from radchat.daemon.arguments import FileText
@@ -94,6 +95,26 @@ def prediction(how: Fill, num: int, tiers: Tiers, loaded: Loaded) -> Event | Non
     text = f"{num:,} tokens: {'; '.join(parts)}"
     code = "restore" if tiers.disk else "compute"
     return Event("notice", {"text": text, "code": code, "tokens": tiers.disk or to_run})
+
+
+def filled(
+    how: Fill, loaded: Loaded, wanted: Wanted | None, num: int, end: Finished, begin: float
+) -> dict[str, Any]:
+    """What a path of ``num`` tokens came to."""
+    usage = end.usage
+    body = {
+        "session": None if wanted is None else wanted.session,
+        "name": None if wanted is None else wanted.name,
+        "message": None if wanted is None else wanted.message,
+        "model": loaded.name,
+        "dtype": loaded.dtype,
+        "path_tokens": num,
+        "device": usage.device,
+        "restored": usage.disk,
+        "missing": num - usage.device - usage.disk - usage.computed,
+        "seconds": time.monotonic() - begin,
+    }
+    return body if how == "load" else {**body, "computed": usage.computed}
 
 
 def after_path(loaded: Loaded, wanted: Wanted) -> Ids:

@@ -15,6 +15,7 @@ from radchat.cli.sessions_exchange import given
 from radchat.errors import InvalidInput
 from tests.e2e.conftest import EXACT, Homes
 from tests.e2e.homes import Home, Shell, until
+from tests.e2e.kv_disk import files
 from tests.e2e.tiny_models import converted
 
 
@@ -254,10 +255,14 @@ def test_broken_weights_are_told_and_the_daemon_lives(
 
 
 def test_a_model_removed_since_is_told_by_its_name(homes: Homes, other: Path, tiny: Path) -> None:
-    shell = Shell(homes({"tiny": tiny, "other": other}), "1", EXACT)
+    home = homes({"tiny": tiny, "other": other})
+    shell = Shell(home, "1", EXACT)
     shell.ask("hello", "-m", "other", "--max-tokens", "2")
-    shell("models", "rm", "other", "-y")
+    shell.run("cache.save")
+    assert files(home)
+    assert " of KV" in shell("models", "rm", "other", "-y").err
     shell("models", "stop")
+    assert files(home) == []
     refused = shell("ask", "-c", "and now?", *EXACT, code=66)
     assert "other" in refused.err
     assert shell.say("and now?", "-m", "tiny")["model"] == "tiny"
