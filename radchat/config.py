@@ -46,6 +46,11 @@ def kv_disk_default(free: int) -> int:
     return min(int(SHARE_OF_DISK * free), MOST_DISK_BYTES)
 
 
+DTYPES = ("auto", "fp32", "bf16")
+LEVELS = ("debug", "info", "warning", "error")
+PERSIST = ("auto", "off", "always")
+
+
 @dataclass(frozen=True, slots=True)
 class Size:
     """An amount of KV: bytes, or tokens (``4096tok``), whichever was given."""
@@ -86,22 +91,22 @@ def parse_duration(text: str) -> float:
     return sum(float(number) * _SECONDS[unit] for number, unit in pieces)
 
 
-def parse_dtype(text: str) -> str:
-    if text not in ("auto", "fp32", "bf16"):
-        raise ValueError("want auto, fp32 or bf16")
+def _one_of(text: str, words: tuple[str, ...]) -> str:
+    if text not in words:
+        raise ValueError(f"want {', '.join(words[:-1])} or {words[-1]}")
     return text
+
+
+def parse_dtype(text: str) -> str:
+    return _one_of(text, DTYPES)
 
 
 def parse_level(text: str) -> str:
-    if text.lower() not in ("debug", "info", "warning", "error"):
-        raise ValueError("want debug, info, warning or error")
-    return text.lower()
+    return _one_of(text.lower(), LEVELS)
 
 
 def parse_persist(text: str) -> str:
-    if text not in ("auto", "off", "always"):
-        raise ValueError("want auto, off or always")
-    return text
+    return _one_of(text, PERSIST)
 
 
 def parse_count(text: str) -> int:
@@ -124,13 +129,16 @@ def parse_top_p(text: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One line of the table below: field, environment variable, parser, default as text, help."""
+    """One line of the table below: field, environment variable, parser, default as text, help;
+    and where it is one of few words, those.
+    """
 
     name: str
     variable: str | None
     parse: Callable[[str], Any]
     default: str | None
     help: str
+    choices: tuple[str, ...] = ()
 
 
 SETTINGS = (
@@ -141,13 +149,17 @@ SETTINGS = (
     Setting("kv_device", "RADCHAT_KV_DEVICE", parse_size, None, "KV budget of each loaded model"),
     Setting("kv_disk", "RADCHAT_KV_DISK", parse_bytes, None, "KV budget on disk"),
     Setting("kv_disk_hourly", None, parse_bytes, "2GiB", "KV written to disk in an hour"),
-    Setting("persist", "RADCHAT_PERSIST", parse_persist, "auto", "keep KV: auto, off, always"),
+    Setting(
+        "persist", "RADCHAT_PERSIST", parse_persist, "auto", "keep KV: auto, off, always", PERSIST
+    ),
     Setting("memory", "RADCHAT_MEMORY", parse_bytes, None, "weights and KV of all loaded models"),
-    Setting("dtype", None, parse_dtype, "auto", "weights and KV: auto, fp32, bf16"),
+    Setting("dtype", None, parse_dtype, "auto", "weights and KV: auto, fp32, bf16", DTYPES),
     Setting("temperature", None, parse_temperature, None, "sampling, before the model's own"),
     Setting("top_p", None, parse_top_p, None, "sampling, before the model's own"),
     Setting("max_tokens", None, parse_count, None, "at most so long an answer"),
-    Setting("log_level", "RADCHAT_LOG_LEVEL", parse_level, "info", "what the daemon's log holds"),
+    Setting(
+        "log_level", "RADCHAT_LOG_LEVEL", parse_level, "info", "what the daemon's log holds", LEVELS
+    ),
 )
 
 

@@ -8,7 +8,7 @@ from radchat.chat import cache_view, commands, why_view
 from radchat.chat.files import load
 from radchat.chat.view import end_of
 from radchat.config import FOREVER, parse_duration
-from radchat.errors import UsageError
+from radchat.errors import InvalidInput, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,9 +16,11 @@ if TYPE_CHECKING:
     from radchat.chat.repl import Chat
 
 USAGE = (
-    "/cache [stats | ls [size] | tree | evict REF [disk] | evict --tokens N | clear [disk|all] | "
-    "save [REF] | load [REF] | warm [REF|@FILE] | verify | unpin REF]"
+    "/cache [stats | ls [size] | tree | why [REF] | evict REF | evict --tokens N | "
+    "evict [REF] --tier disk | clear [disk|all] | save [REF] | load [REF] | warm [REF|@FILE] | "
+    "verify | pin [REF] [FOR] | unpin [REF]]"
 )
+YES = frozenset(("-y", "--yes"))
 
 
 def cache(chat: Chat, rest: str) -> None:
@@ -35,8 +37,9 @@ def why(chat: Chat, rest: str) -> None:
 
 
 def pin(chat: Chat, rest: str) -> None:
-    """`/pin`, `/pin 4`, `/pin 4 90m`"""
-    ref, _, hold = rest.partition(" ")
+    """`/pin`, `/pin 4`, `/pin 4 90m`; as in a shell, `--for 90m`"""
+    before, is_named, after = rest.partition("--for")
+    ref, _, hold = (before.strip(), "", after.lstrip("= ")) if is_named else rest.partition(" ")
     args: dict[str, float] = {}
     if hold.strip():
         try:
@@ -55,7 +58,7 @@ def _stats(chat: Chat, rest: str) -> None:
 
 
 def _ls(chat: Chat, rest: str) -> None:
-    by = rest.lstrip("-") or "lru"
+    by = rest.removeprefix("--by").strip(" -=") or "lru"
     if by not in ("lru", "size"):
         raise UsageError(f"/cache ls {rest}: want lru or size")
     _print(chat, cache_view.entries(chat.call("cache.ls", by=by), chat.host.columns))
@@ -67,24 +70,34 @@ def _tree(chat: Chat, rest: str) -> None:
 
 
 def _evict(chat: Chat, rest: str) -> None:
-    words, tier = rest.replace("--tier", "").split(), None
-    if words[1:] == ["disk"]:
+    words, is_sure = _sure(rest)
+    tier = _value(words, "--tier")
+    tokens = _value(words, "--tokens")
+    if tier is None and words[1:] == ["disk"]:
         tier = words.pop()
-    if len(words) == 2 and words[0] == "--tokens" and words[1].isdecimal():
-        result = chat.call("cache.evict", tokens=int(words[1]))
-    elif len(words) == 1:
-        given = {"tier": tier} if tier else {}
-        result = chat.call("cache.evict", ref=commands.ref(words[0]), **given)
-    else:
-        raise UsageError("/cache evict wants a REF, a REF and disk, or --tokens N")
-    chat.host.note(cache_view.evicted(result, tier))
+    given: dict[str, Any] = {} if tier is None else {"tier": tier}
+    if tokens is not None:
+        given["tokens"] = int(tokens) if tokens.isdecimal() else -1
+    if words:
+        given["ref"] = commands.ref(words[0])
+    is_known = tier in (None, "device", "disk") and given.get("tokens", 0) >= 0
+    if not given or not is_known or len(words) > 1 or (tokens is not None and len(given) > 1):
+        raise UsageError("/cache evict wants a REF, --tier device|disk or both, or --tokens N")
+    if given == {"tier": "disk"} and not is_sure:
+        _ask(chat, disk=True)
+    if words and tier == "device":
+        del given["tier"]  # what a REF alone means
+    chat.host.note(cache_view.evicted(chat.call("cache.evict", **given), tier))
 
 
 def _clear(chat: Chat, rest: str) -> None:
-    which = rest.lstrip("-")
+    words, is_sure = _sure(rest)
+    which = " ".join(words).lstrip("-")
     if which not in ("", "disk", "all"):
         raise UsageError(f"/cache clear {rest}: want disk, all, or nothing more")
     tiers = {"device": which != "disk", "disk": which != ""}
+    if which and not is_sure:
+        _ask(chat, **tiers)
     result = chat.ready().call("cache.clear", pinned=which == "all", **tiers)
     chat.host.note(cache_view.cleared(result, **tiers))
 
@@ -110,6 +123,30 @@ def _verify(chat: Chat, rest: str) -> None:
     result = end_of(chat.ready().stream("cache.verify"), chat.host.note, chat.host.status)
     _print(chat, cache_view.bad_blocks(result))
     chat.host.note(cache_view.verified(result))
+
+
+def _sure(rest: str) -> tuple[list[str], bool]:
+    """The words, and whether -y is among them."""
+    words = rest.split()
+    return [word for word in words if word not in YES], not YES.isdisjoint(words)
+
+
+def _value(words: list[str], name: str) -> str | None:
+    """Take an option and its value out of the words: `--tier disk`, `--tier=disk`."""
+    for at, word in enumerate(words):
+        option, equals, value = word.partition("=")
+        if option == name:
+            end = at + (1 if equals else 2)
+            value = value if equals else " ".join(words[at + 1 : end])
+            del words[at:end]
+            return value
+    return None
+
+
+def _ask(chat: Chat, **tiers: bool) -> None:
+    """Before more is lost than the time to compute what this chat reads: what others wrote, too."""
+    if chat.prompt.choose(f"{cache_view.sure(**tiers)} [y/N] ").lower() not in ("y", "yes"):
+        raise InvalidInput("not done")
 
 
 def _stream(chat: Chat, method: str, *keys: str, **args: Any) -> dict[str, Any]:
@@ -140,6 +177,8 @@ _ACTIONS: dict[str, Callable[[Chat, str], None]] = {
     "stats": _stats,
     "ls": _ls,
     "tree": _tree,
+    "why": why,
+    "pin": pin,
     "evict": _evict,
     "clear": _clear,
     "save": _save,

@@ -106,6 +106,13 @@ def evicted(result: Mapping[str, Any], tier: str | None = None) -> str:
     return f"freed {counted(result['freed_tokens'], 'token')}{_stays(result)}"
 
 
+def sure(*, device: bool = False, disk: bool = False) -> str:
+    """What is asked before tiers are emptied."""
+    which = "all KV on disk" if disk else "all KV on the device"
+    which = "all KV, on the device and on disk, and all pins" if device and disk else which
+    return f"forget {which}? It will be computed again when needed."
+
+
 def cleared(result: Mapping[str, Any], *, device: bool = True, disk: bool = False) -> str:
     """The line after `cache clear`, of the tiers that were meant."""
     parts = [counted(result["freed_tokens"], "token")] if device else []
@@ -194,9 +201,14 @@ def entries(result: Mapping[str, Any], columns: int | None) -> list[str]:
 
 
 def nodes(result: Mapping[str, Any], columns: int | None) -> list[str]:
-    """The radix tree: a node a line, indented by depth: node, run, pages, locks, use, words."""
+    """The radix tree: a node a line, indented by depth: node, run, pages, locks, use, words. It is
+    the device's: where that has nothing, what is on disk is said.
+    """
     if not result["nodes"]:
-        return ["nothing is cached"]
+        disk = (result.get("tiers") or {}).get("disk") or {}
+        if not disk.get("tokens"):
+            return ["nothing is cached"]
+        return ["nothing is cached on the device", _tier_line("D", "disk", disk)]
     head = f"{'node':<10}{'tokens':>15}  pages  locks  used  hits  lru  kv  text"
     lines = [head]
     for node in result["nodes"]:

@@ -132,8 +132,8 @@ def footer(
     """One line under an answer, from the shape of ``ask --json`` and what ``done`` adds to it.
 
     ``why`` much of it was computed again. In ``columns`` it stays one line: what is the same in
-    every answer goes first, then what the eye can tell; where one is and what was cached are the
-    last to be cut.
+    every answer goes first, then what the eye can tell, then how long the first token took; where
+    one is and what was cached are the last to be cut.
     """
     usage, cache = answer.get("usage") or {}, answer.get("cache") or {}
     disk = cache.get("disk") or 0
@@ -155,7 +155,8 @@ def footer(
     for name, shorter in (
         ("model", ""),
         ("cached", _cached(usage, disk, why)),
-        *((name, "") for name in ("first token", "context", "thought", "speed")),
+        ("context", _context(context, share=False)),
+        *((name, "") for name in ("context", "speed", "thought", "first token")),
         ("cached", _cached(usage)),
     ):
         if columns is None or width(line) <= columns:
@@ -165,11 +166,12 @@ def footer(
     return line if columns is None else cut(line, columns)
 
 
-def _context(context: Mapping[str, Any]) -> str:
+def _context(context: Mapping[str, Any], *, share: bool = True) -> str:
     used, limit = context.get("used"), context.get("limit")
     if used is None or not limit:
         return ""
-    return f"ctx {short_count(used)}/{short_count(limit)} {100 * used / limit:.0f}%"
+    text = f"ctx {short_count(used)}/{short_count(limit)}"
+    return f"{text} {100 * used / limit:.0f}%" if share else text
 
 
 def _cached(

@@ -28,7 +28,7 @@ class Start:
 
 class Opening:
     """A thread that opens the session and then loads its model; the KV of where one goes on is
-    restored from disk meanwhile: of HEAD's path, or of that to the REF ``at``.
+    restored from disk meanwhile: of HEAD's path, or of that to the REF the session is opened at.
 
     ``text`` says what it is at ("" when it is done); ``on_change`` is told whenever that changes,
     ``on_open`` gets the session as soon as it is known. Both are called from the thread.
@@ -43,7 +43,6 @@ class Opening:
         on_open: Callable[[dict[str, Any]], None],
         on_change: Callable[[], None],
         say: Callable[[str], None],
-        at: str | None = None,
     ) -> None:
         self.text = "connecting"
         self.error: RadchatError | None = None
@@ -55,7 +54,6 @@ class Opening:
         self._on_open = on_open
         self._on_change = on_change
         self._say = say
-        self._at = at
         self._is_open = threading.Event()
         self._thread = threading.Thread(target=self._run, name="opening", daemon=True)
 
@@ -102,23 +100,19 @@ class Opening:
         if not model["model"]:
             return
         done = end_of(
-            client.stream("models.load", **model, **self._place(client, opened)),
+            client.stream("models.load", **model, **self._place(opened)),
             self._say,
             self.show,
         )
         self.limit = done.get("context")
         if done.get("restoring"):
-            self._say(f"restoring {counted(done['restoring'], 'token')} from disk")
+            number = done["restoring"]
+            self._say(f"{counted(number, 'token')} come{'s' if number == 1 else ''} from disk")
 
-    def _place(self, client: Client, opened: dict[str, Any]) -> dict[str, Any]:
+    def _place(self, opened: dict[str, Any]) -> dict[str, Any]:
         """Whose KV is restored while the user types. Nobody's, where nothing was said yet."""
-        head = opened.get("head")
+        head = opened.get("at", opened.get("head"))
         if self._session.get("new") or head is None:
             return {}
         asked = {"where": self._session["where"], "session": opened["id"]}
-        if self._at is not None:
-            try:
-                head = client.call("log", **asked, ref=self._at, n=1)["head"]
-            except RadchatError:
-                return {}  # the first message is told what is wrong with it
         return {**asked, "head": {"branch": None, "message": head}, "restore": True}

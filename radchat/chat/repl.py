@@ -69,8 +69,10 @@ class Chat:
         where = self.host.here()["where"]
         keys = ("model", "dtype", "exact")
         return Opening(
-            self.host.connect,
+            # the thread that connects has a prompt below it: it writes nothing of its own accord
+            lambda: self.host.connect(on_wait=self.opening.show, on_notice=self._say),
             session={
+                **({} if start.at is None else {"at": start.at}),
                 "where": where,
                 "session": start.session,
                 "new": start.is_new,
@@ -82,7 +84,6 @@ class Chat:
             on_open=self._opened,
             on_change=self.prompt.refresh,
             say=self._say,
-            at=start.at,
         )
 
     def _opened(self, session: dict[str, Any]) -> None:
@@ -103,8 +104,10 @@ class Chat:
         lines, forecast = [opened_line(session)], session.get("recompute")
         if forecast and not (is_opening and forecast.get("code") == "restore"):
             lines.append(str(forecast["text"]))
-        if self.opening.client is not None and session.get("messages"):
+        is_begun = session.get("messages") and session.get("at", True) is not None
+        if self.opening.client is not None and is_begun:
             asked = {"where": self.host.here()["where"], "session": session["id"], "n": 1}
+            asked |= {"ref": session["at"]} if "at" in session else {}
             with contextlib.suppress(RadchatError):
                 log = self.opening.client.call("log", **asked)
                 lines += last_words(log["messages"], self.host.columns)

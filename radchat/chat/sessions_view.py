@@ -46,7 +46,12 @@ def last_line(last: dict[str, Any]) -> str:
 
 def opened_line(session: Mapping[str, Any]) -> str:
     """What a chat says of the session it goes on with: `NAME · branch@id · model · N messages`."""
-    parts = [where(session), one_line(str(session.get("model") or ""))]
+    here = where(session)
+    if "at" in session:
+        name = here.partition(SEPARATOR)[0]
+        at = session["at"][:4] if session["at"] else "the beginning"
+        here = f"{name}{SEPARATOR}a new branch at {at}"
+    parts = [here, one_line(str(session.get("model") or ""))]
     parts.append(messages(session.get("messages") or 0))
     return SEPARATOR.join(part for part in parts if part)
 

@@ -101,7 +101,7 @@ def _header(tree: Mapping[str, Any], cache: bool) -> str:
     tiers = tree.get("tiers") or {}
     if cache and tiers:
         used = [
-            f"{letter} {size(tiers[key].get('bytes') or 0)}"
+            f"{letter} {size(tiers[key].get('kept_bytes') or tiers[key].get('bytes') or 0)}"
             for key, letter, _ in TIERS
             if tiers.get(key)
         ]

@@ -12,6 +12,7 @@ from radchat.chat.width import cut, hang
 TEXT_COLUMNS = 48
 REASONS = 22  # the column where they begin
 ENDED = "  reuse ended at token"
+GAP = "  the first gap is at token"  # more was reused after it
 AROUND = 24  # columns of text before the token where reuse ended, of it, and after it
 NAMES = {
     "new": "new",
@@ -34,7 +35,8 @@ def why(result: Mapping[str, Any], columns: int | None) -> list[str]:
 
 def _fit(line: str, columns: int) -> list[str]:
     """A reason whole, on more lines than one; the words around the token cut."""
-    return [cut(line, columns)] if line.startswith(ENDED) else hang(line, columns, REASONS)
+    is_quote = line.startswith((ENDED, GAP))
+    return [cut(line, columns)] if is_quote else hang(line, columns, REASONS)
 
 
 def _answer(answer: Mapping[str, Any]) -> list[str]:
@@ -46,7 +48,7 @@ def _answer(answer: Mapping[str, Any]) -> list[str]:
         lines.append("  it ended before its prompt was admitted, or is older than this record")
         cache = answer.get("cache")
         if cache:
-            lines.append(_row("matched", cache["device"]))
+            lines.append(_row("device", cache["device"]))
             lines.append(_row("computed", cache["computed"]))
     else:
         lines += _made_up(answer, num)
@@ -62,8 +64,8 @@ def _answer(answer: Mapping[str, Any]) -> list[str]:
 
 def _made_up(answer: Mapping[str, Any], num: int) -> list[str]:
     lines = [
-        _row("matched", answer["matched"], f"reused ({share(answer['matched'], num)})"),
-        _row("restored", answer["restored"], _restored(answer, num)),
+        _row("device", answer["matched"], _reused(answer["matched"], num)),
+        _row("disk", answer["restored"], _restored(answer, num)),
         _row("computed", answer["computed"]),
     ]
     for part in answer["parts"]:
@@ -72,25 +74,42 @@ def _made_up(answer: Mapping[str, Any], num: int) -> list[str]:
         lines.append(_row("", size, f"{cause}: {one_line(str(part['why']))}"))
     ended = answer.get("ended")
     if ended:
-        lines.append(f"{ENDED} {count(ended['position'])}:  {_context(ended)}")
+        reused = answer["matched"] + answer["restored"]
+        word = ENDED if reused <= ended["position"] else GAP
+        lines.append(f"{word} {count(ended['position'])}:  {_context(ended)}")
     return lines
 
 
+def _reused(number: int, num: int) -> str:
+    return f"reused ({share(number, num)})" if number else ""
+
+
 def _restored(answer: Mapping[str, Any], num: int) -> str:
-    """`from disk (94.4%): 80-1,980`, and which tokens those were."""
+    """`restored (94.4%): 80-1,980`, and which tokens those were."""
     if not answer["restored"]:
         return ""
     spans = answer.get("from_disk") or ()
     which = ", ".join(f"{count(start)}-{count(end)}" for start, end in spans)
-    return f"from disk ({share(answer['restored'], num)}){f': {which}' if which else ''}"
+    return f"restored ({share(answer['restored'], num)}){f': {which}' if which else ''}"
 
 
 def _context(ended: Mapping[str, Any]) -> str:
     """`...the report >>of<< last spring...`: text of any sort on one line, in a line's room."""
-    before, token, after = (_bare(str(ended[key])) for key in ("before", "token", "after"))
-    if len(before) > AROUND:
-        before = f"...{before[3 - AROUND :]}"
-    return f"{before}>>{cut(token, AROUND)}<<{cut(after, AROUND)}"
+    token, after = (_bare(str(ended[key])) for key in ("token", "after"))
+    return f"{_end(str(ended['before']))}>>{cut(token, AROUND)}<<{cut(after, AROUND)}"
+
+
+def _end(text: str) -> str:
+    """The end of what stands before, of whole characters: what one is shown as is not halved."""
+    bare = _bare(text)
+    if len(bare) <= AROUND:
+        return bare
+    shown = ""
+    for char in reversed(text):
+        if len(_bare(char) + shown) > AROUND - 3:
+            break
+        shown = _bare(char) + shown
+    return f"...{shown}"
 
 
 def _bare(text: str) -> str:

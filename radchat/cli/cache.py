@@ -93,10 +93,12 @@ def evict(
         str | None,
         typer.Option("--tier", metavar="device|disk", help="all of a tier; with REF, its part"),
     ] = None,
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="do not ask")] = False,
 ) -> None:
-    """Forget the KV of a message and what follows it, N tokens in eviction order, or a tier's.
+    """Forget the KV of a message and what follows it, of N tokens, or of a whole tier.
 
-    Of the device, where --tier disk does not say otherwise.
+    On the device, where --tier disk does not say otherwise; N tokens go in eviction order. It asks
+    before it empties the disk.
     """
     cli = common.of(ctx)
     if (ref is not None) + (tokens is not None) > 1 or (ref, tokens, tier) == (None, None, None):
@@ -106,6 +108,8 @@ def evict(
     if tokens is not None and tier == "disk":
         raise UsageError("--tokens N is of the device: --tier disk takes a REF, or is all of it")
     alone = ref is None and tokens is None
+    if alone and tier == "disk":
+        cli.confirm(cache_view.sure(disk=True), yes=yes)
     given = {"ref": ref, "tokens": tokens, "tier": tier if alone or tier == "disk" else None}
     result = cli.call("cache.evict", **{k: v for k, v in given.items() if v is not None})
     cli.tell(result, cache_view.evicted(result, tier))
@@ -122,10 +126,8 @@ def clear(
 ) -> None:
     """Forget all KV on the device that no request is using and nothing is pinned."""
     cli = common.of(ctx)
-    which = "all KV on disk" if disk else "all KV on the device"
-    which = "all KV, on the device and on disk, and all pins" if everything else which
-    cli.confirm(f"forget {which}? It will be computed again when needed.", yes=yes)
     tiers = {"device": everything or not disk, "disk": everything or disk}
+    cli.confirm(cache_view.sure(**tiers), yes=yes)
     result = cli.client.call("cache.clear", pinned=everything, **tiers)
     cli.tell(result, cache_view.cleared(result, **tiers))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -99,22 +99,33 @@ class Cli:
             self._client = self.connect()
         return self._client
 
-    def connect(self, *, start: bool = True) -> Client:
-        """A connection of one's own. ``--daemon`` names a running one: it is never started."""
+    def connect(
+        self,
+        *,
+        start: bool = True,
+        on_wait: Callable[[str], None] | None = None,
+        on_notice: Callable[[str], None] | None = None,
+    ) -> Client:
+        """A connection of one's own. ``--daemon`` names a running one: it is never started.
+
+        ``on_wait`` shows what is waited for in place of the line of progress, where something else
+        has the terminal.
+        """
         from radchat.client import Client
 
         socket = Path(self.daemon).expanduser().absolute() if self.daemon else None
-        waiting = self.status if self.shows_status else None
+        waiting = on_wait or (self.status if self.shows_status else None)
         try:
             return Client.connect(
                 self.places,
                 start=start and socket is None,
                 daemon_socket=socket,
                 on_wait=waiting,
-                on_notice=self.note,
+                on_notice=on_notice or self.note,
             )
         finally:
-            self.status("")
+            if on_wait is None:
+                self.status("")
 
     def call(self, method: str, **args: Any) -> dict[str, Any]:
         """One question to the daemon about a session, asked from here."""

@@ -66,6 +66,7 @@ class _Read:
     command: Any = None  # Typer's
     name: str = ""  # of the command, a space before that of a sub-command
     positional: int = 0
+    last: str = ""  # of the positional words
     given: dict[str, str] = field(default_factory=dict)
     _open: tuple[str, Any, int] | None = None  # an option that has not all its values
     _is_text: bool = False  # after --
@@ -74,7 +75,7 @@ class _Read:
         if self._open is not None and self._takes_value(word):
             return
         if self._is_text:
-            self.positional += 1
+            self._count(word)
         elif word == "--":
             self._is_text = True
         elif word.startswith("-") and word != "-":
@@ -84,7 +85,10 @@ class _Read:
         elif getattr(self.command, "commands", None) and word in self.command.commands:
             self.command, self.name = self.command.commands[word], f"{self.name} {word}"
         else:
-            self.positional += 1
+            self._count(word)
+
+    def _count(self, word: str) -> None:
+        self.positional, self.last = self.positional + 1, word
 
     def _takes_value(self, word: str) -> bool:
         assert self._open is not None
@@ -164,6 +168,8 @@ class _Read:
         return found
 
     def _argument(self, current: str) -> Wanted:
+        if self.name == "config set" and self.positional == 1:
+            return Wanted([Candidate(word) for word in _values_of(self.last)], prefix=current)
         arguments = [p for p in self.command.params if p.param_type_name == "argument"]
         for index, argument in enumerate(arguments):
             if argument.nargs < 0:
@@ -199,6 +205,13 @@ def _of(command: str, parameter: Any, index: int, current: str) -> Wanted:
         return Wanted(prefix=current)
     first = metavar if repeats or "|" in metavar else metavar.split(" ", maxsplit=1)[0]
     return Wanted(kinds=tuple(kind for kind, says in _WANTS if says.search(first)), prefix=current)
+
+
+def _values_of(setting: str) -> tuple[str, ...]:
+    """The words a setting may be, where they are few."""
+    from radchat.config import SETTINGS
+
+    return next((each.choices for each in SETTINGS if each.name == setting), ())
 
 
 def _option(command: Any, name: str) -> Any:

@@ -10,10 +10,11 @@ from typing import Annotated, Any
 
 import typer
 
+from radchat.chat.footer import size
 from radchat.chat.options import nearest
 from radchat.chat.width import table
 from radchat.cli import common
-from radchat.config import SETTINGS, Setting, Size, load, sets
+from radchat.config import SETTINGS, Setting, Size, load, parse_bytes, parse_size, sets
 from radchat.errors import ConfigInvalid, RadchatError, UsageError
 from radchat.paths import private_folder
 
@@ -36,7 +37,7 @@ def list_(ctx: typer.Context) -> None:
     if cli.json:
         cli.data({n: {"value": v, "source": cli.config.sources[n]} for n, v in values.items()})
         return
-    rows = [[n, "-" if v is None else str(v), cli.config.sources[n]] for n, v in values.items()]
+    rows = [[n, legible(n, v), cli.config.sources[n]] for n, v in values.items()]
     for line in table(rows, ["setting", "value", "from"]):
         cli.out(line)
 
@@ -181,6 +182,18 @@ def _tell_when(cli: common.Cli, setting: Setting) -> None:
         cli.note(f"{setting.variable} is set, and goes before it")
     if is_held(cli.places.lock):
         cli.note("the running daemon goes on with what it has: radchat daemon restart")
+
+
+def legible(name: str, value: Any) -> str:
+    """For people: bytes as GiB."""
+    if value is None:
+        return "-"
+    is_size = (
+        name in BY_NAME
+        and BY_NAME[name].parse in (parse_bytes, parse_size)
+        and isinstance(value, int)
+    )
+    return size(value) if is_size else str(value)
 
 
 def find(name: str) -> Setting:

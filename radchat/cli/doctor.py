@@ -19,7 +19,7 @@ from radchat.chat.text import one_line
 from radchat.cli import checks, common, values
 from radchat.cli import home_checks as at_home
 from radchat.cli import machine_checks as on_machine
-from radchat.cli.config import shown
+from radchat.cli.config import legible, shown
 from radchat.cli.findings import Finding
 from radchat.config import DEFAULT_TEMPERATURE, DEFAULT_TOP_P, SETTINGS
 from radchat.errors import RadchatError
@@ -135,8 +135,7 @@ def settings(cli: common.Cli) -> dict[str, Any]:
     except RadchatError as error:
         return {"problem": error.message}
     return {
-        s.name: f"{'-' if (v := shown(getattr(config, s.name))) is None else v} "
-        f"({config.sources[s.name]})"
+        s.name: f"{legible(s.name, shown(getattr(config, s.name)))} ({config.sources[s.name]})"
         for s in SETTINGS
     }
 
@@ -184,5 +183,6 @@ def daemon(cli: common.Cli) -> dict[str, Any]:
     for name, setting in (in_force.get("settings") or {}).items():
         value = setting.get("value")
         key = f"setting {name}" if name in report else name
-        report[key] = f"{'-' if value is None else _flat(value)} ({setting.get('from')})"
+        told = legible(name, value) if isinstance(value, int) else _flat(value)
+        report[key] = f"{told} ({setting.get('from')})"
     return report

@@ -97,7 +97,10 @@ def kv(cli: Cli) -> Iterator[Finding]:
     if cli.config.persist == "off" or cli.config.kv_disk == 0:
         name = "persist" if cli.config.persist == "off" else "kv_disk"
         text = f"{name} is {'off' if name == 'persist' else 0}: a restart computes KV again"
-        yield Finding("kv on disk", "note", text, f"radchat config unset {name}")
+        source = cli.config.sources[name]
+        is_file = source == str(cli.places.config_file)
+        mend = f"radchat config unset {name}" if is_file else f"unset {source}"
+        yield Finding("kv on disk", "note", text, mend)
     elif why or told.get("disk_trouble"):
         text = one_line(str(why or told["disk_trouble"]))
         yield Finding("kv on disk", "warning", text, "radchat daemon restart, when that is mended")

@@ -41,7 +41,7 @@ COMMANDS = (
     Entry("continue", _CLI + "edit:continue_", BRANCHES, "go on with a cut-off answer"),
     Entry("prune", _CLI + "sessions_kept:prune", BRANCHES, "delete what no name reaches"),
     Entry("sessions", _CLI + "sessions:sessions_app", LOOK, "ls, search, export, import, rm, ..."),
-    Entry("cache", _CLI + "cache:cache_app", LOOK, "stats, ls, why, pin, save, load, warm, ..."),
+    Entry("cache", _CLI + "cache:cache_app", LOOK, "stats, ls, why, pin, save, load, warm, verify"),
     Entry("daemon", _CLI + "daemon:daemon_app", MACHINE, "start, stop, restart, status, logs"),
     Entry("bench", _CLI + "bench:bench", MACHINE, "what reuse is worth here, measured in a minute"),
     Entry("doctor", _CLI + "doctor:doctor", MACHINE, "what is installed, set and running"),

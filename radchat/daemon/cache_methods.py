@@ -12,7 +12,7 @@ from radchat.daemon.disk_rows import disk_rows
 from radchat.daemon.held import Held, Snapshot, held_of, owners
 from radchat.daemon.loaded import Loaded
 from radchat.daemon.pin_methods import PinMethods
-from radchat.daemon.tiers import stats_json
+from radchat.daemon.tiers import stats_json, tiers_json
 from radchat.protocol import Where
 
 SHOWN_TOKENS = 24  # of a node's words
@@ -83,6 +83,7 @@ class CacheMethods(PinMethods):
     ) -> dict[str, Any]:
         loaded = await self._engine_here(where, session)
         return {
+            "tiers": tiers_json(await self._stats(loaded), await self._disk.tier()),
             "nodes": [
                 {
                     "id": row.id,
@@ -101,7 +102,7 @@ class CacheMethods(PinMethods):
                     "messages": row.messages,
                 }
                 for row in await self._nodes(loaded)
-            ]
+            ],
         }
 
     async def _nodes(self, loaded: Loaded | None) -> list[_Row]:

@@ -18,7 +18,7 @@ from radchat.daemon.streams import Running, Stream, Work
 from radchat.daemon.why_methods import WhyMethods
 from radchat.daemon.worker import beside
 from radchat.engine.request import Fill, Ids
-from radchat.errors import InvalidInput, NotFound
+from radchat.errors import InvalidInput, NotFound, RadchatError
 from radchat.models.registry import ModelEntry
 from radchat.protocol import Event, Where
 from radchat_sessions.content import pack_ids
@@ -224,7 +224,9 @@ class DiskMethods(WhyMethods):
         stream = Stream("cache.verify")
 
         async def verify() -> None:
-            begin, disk = time.monotonic(), self._disk.require()
+            begin, disk = time.monotonic(), self._disk.opened
+            if disk is None:  # no mistake of who asks
+                raise RadchatError(f"there is nothing to verify: {self._disk.why_not}")
             loop, cancelled, told = asyncio.get_running_loop(), threading.Event(), [0.0]
 
             def hear(done: int, total: int) -> None:

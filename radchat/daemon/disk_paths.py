@@ -14,12 +14,19 @@ from typing import NamedTuple
 from radchat.daemon.held import Finder
 from radchat.engine.request import Ids
 from radchat_sessions.content import pack_ids
-from radchat_sessions.kv_blocks import ID_BYTES, common_ids
+from radchat_sessions.kv_blocks import ID_BYTES, Block, common_ids
 from radchat_sessions.kv_store import KVFolder, KVStore
 from radchat_sessions.store import Store
 from radchat_sessions.token_ids import Span, Stand
 
 Ranges = Sequence[tuple[int, int]]  # of tokens, in order, apart from one another
+
+
+class OnDisk(NamedTuple):
+    """A message's path as it is on disk."""
+
+    ranges: Ranges
+    last_used: float  # of what has tokens of the message; wall clock
 
 
 def num_in(ranges: Ranges, start: int, stop: int) -> int:
@@ -29,22 +36,24 @@ def num_in(ranges: Ranges, start: int, stop: int) -> int:
 
 def on_disk(
     store: Store, session: str, blocks: KVFolder, tokenizer: str | None
-) -> dict[str, Ranges]:
+) -> dict[str, OnDisk]:
     """Where on its path each message of a session lies on disk; those of which nothing is are left
     out, and those whose ids are another tokenizer's than this.
     """
     spans, stands = store.spans(session), store.stands(session)
     carriers = carriers_of(spans, stands)
-    known: dict[str, Ranges] = {}
-    found: dict[str, Ranges] = {}
+    known: dict[str, list[Block]] = {}
+    found: dict[str, OnDisk] = {}
     for message, span in spans.items():
         carrier = carriers[message]
         if tokenizer not in (None, stands[span.prompt].tokenizer):
             continue
         if carrier not in known:
-            known[carrier] = blocks.spans(pack_ids(ids_of(store, carrier, stands)))
-        if num_in(known[carrier], span.start, span.stop):
-            found[message] = known[carrier]
+            known[carrier] = blocks.best(pack_ids(ids_of(store, carrier, stands)))
+        mine = [b for b in known[carrier] if b.start < span.stop and b.end > span.start]
+        if mine:
+            ranges = [(block.start, block.end) for block in mine]
+            found[message] = OnDisk(ranges, max(block.last_used for block in mine))
     return found
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from radchat.daemon.base import Base
 from radchat.daemon.disk import kept_name
-from radchat.daemon.disk_paths import Doomed, Ranges, delete, doomed_paths, on_disk
+from radchat.daemon.disk_paths import Doomed, OnDisk, delete, doomed_paths, on_disk
 from radchat.daemon.forecast import Path, path_to
 from radchat.daemon.worker import beside
 from radchat.errors import Busy
@@ -42,7 +42,7 @@ class Kept(Base):
 
     # -- looking ---------------------------------------------------------------------------------
 
-    def _on_disk(self, store: Store, place: Place, loaded: Loaded | None) -> dict[str, Ranges]:
+    def _on_disk(self, store: Store, place: Place, loaded: Loaded | None) -> dict[str, OnDisk]:
         """Where each message of a session is on disk, for the model the session talks with, in the
         dtype of its engine, else of the last answer. On the desk.
         """

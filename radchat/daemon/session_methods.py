@@ -140,12 +140,13 @@ class SessionMethods(Kept):
         name: str | None = None,
         ephemeral: bool = False,
         model: str | None = None,
+        at: str | None = None,
     ) -> dict[str, Any]:
         """For an open chat: the session to talk in, what going on there would compute again, and
-        the session used last.
+        the session used last. ``at``: it will go on from this REF, and not from HEAD.
         """
 
-        def work() -> tuple[Store, dict[str, Any]]:
+        def work() -> tuple[Store, dict[str, Any], str | None]:
             stored = self._desk.stored
             last = stored.current_session(where["terminal"], where["folder"])
             store = find_store(self._desk, None if new else session, ephemeral=ephemeral)
@@ -154,19 +155,26 @@ class SessionMethods(Kept):
                 place = stands(store, made, None)
             else:
                 place = stands(store, find_session(store, session, where), None)
+            goes_on: dict[str, str | None] = {}
+            if at is not None:
+                store, place, point = self._point(where, place.session.id, None, at)
+                goes_on["at"] = point.message
+            if not new:
                 self._use(store, place, where)
             previous = None
             if last is not None and last.id != place.session.id:
                 count = len(stored.message_ids(last.id))
                 previous = {"name": last.name, "id": last.id, "used": last.used, "messages": count}
-            return store, {
+            body = {
                 **session_json(place.session),
                 "branch": place.branch,
                 "head": place.message,
                 "messages": len(store.message_ids(place.session.id)),
                 "last": previous,
                 "ephemeral": store is self._desk.ephemeral,
+                **goes_on,
             }
+            return store, body, goes_on.get("at", place.message)
 
-        store, opened = await self._desk.run(work)
-        return {**opened, "recompute": await self._forecast(store, opened["head"], model)}
+        store, opened, message = await self._desk.run(work)
+        return {**opened, "recompute": await self._forecast(store, message, model)}

@@ -78,4 +78,5 @@ def stats_json(stats: Mapping[str, Any] | None, disk: Mapping[str, Any] | None) 
         "pinned_tokens": tokens["pinned"],
         "locked_tokens": tokens["locked"],
         **{name: stats[name] for name in STATS},
+        "hit_rate": stats["hit_rate"] if stats["input_tokens"] else None,  # 0 of 0 is no rate
     }

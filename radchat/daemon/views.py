@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from radchat.daemon.disk_paths import Ranges, num_in
+from radchat.daemon.disk_paths import OnDisk, num_in
 from radchat.daemon.finding import Place
 from radchat.daemon.held import Held
 from radchat.daemon.turns import shown
@@ -29,7 +29,7 @@ def tree_json(
     held: Mapping[str, Held],
     tiers: Mapping[str, Any],
     pinned: Collection[str],
-    disk: Mapping[str, Ranges],
+    disk: Mapping[str, OnDisk],
 ) -> dict[str, Any]:
     """``pinned``: the messages on the way to those that pins name; ``disk``: where on its path
     each is on disk. A token counts in its fastest tier.
@@ -42,13 +42,16 @@ def tree_json(
         if label.kind == "label":
             labels.setdefault(label.message, []).append(label.value)
     branches = {b.name: b.message for b in store.branches(session.id) if b.message is not None}
-    rows, on_disk = [], 0
+    rows, on_disk, kept = [], 0, 0
     for message in messages:
         tokens, twice = _tokens(spans, message)
         mine = held.get(message.id, Held())
-        only = _only_on_disk(spans.get(message.id), disk.get(message.id), mine, twice)
+        span, there = spans.get(message.id), disk.get(message.id)
+        only = _on_disk(span, there, max(twice, mine.device))
         on_disk += only
-        age = None if mine.last_used is None else max(0.0, now - mine.last_used)
+        kept += _on_disk(span, there, twice)
+        used = there.last_used if mine.last_used is None and there and only else mine.last_used
+        age = None if used is None else max(0.0, now - used)
         rows.append(
             {
                 "id": message.id,
@@ -77,15 +80,15 @@ def tree_json(
         "messages": rows,
         "num_messages": len(messages),
         "shared_tokens": _shared_tokens(store, list(branches.values()), spans),
-        "tiers": _tiers_of(held, tiers, on_disk),
+        "tiers": _tiers_of(held, tiers, on_disk, kept),
     }
 
 
-def _only_on_disk(span: Span | None, ranges: Ranges | None, mine: Held, twice: int) -> int:
-    """Tokens of a message that are on disk and not on the device."""
-    if span is None or ranges is None:
+def _on_disk(span: Span | None, there: OnDisk | None, skipped: int) -> int:
+    """Tokens of a message that are on disk, but for its first ones."""
+    if span is None or there is None:
         return 0
-    return num_in(ranges, span.start + max(twice, mine.device), span.stop)
+    return num_in(there.ranges, span.start + skipped, span.stop)
 
 
 def _tokens(spans: Mapping[str, Span], message: Message) -> tuple[int | None, int]:
@@ -107,16 +110,21 @@ def tokens_of(store: Store, session: str, path: Sequence[Message]) -> list[int |
     return [_tokens(spans, message)[0] for message in path]
 
 
-def _tiers_of(held: Mapping[str, Held], tiers: Mapping[str, Any], on_disk: int) -> dict[str, Any]:
-    """The session's own part of the tiers; the budgets are the whole cache's."""
+def _tiers_of(
+    held: Mapping[str, Held], tiers: Mapping[str, Any], on_disk: int, kept: int
+) -> dict[str, Any]:
+    """The session's own part of the tiers; the budgets are the whole cache's. ``kept``: tokens on
+    disk, those that are on the device besides among them: what outlives the daemon.
+    """
     own = dict(tiers)
     if device := tiers.get("device"):
         tokens = min(sum(mine.device for mine in held.values()), device["tokens"])
         num_bytes = tokens * device["budget_bytes"] // max(device["budget_tokens"], 1)
         own["device"] = {**device, "tokens": tokens, "bytes": num_bytes}
     if disk := tiers.get("disk"):
-        num_bytes = on_disk * disk["bytes"] // max(disk["tokens"], 1)
-        own["disk"] = {**disk, "tokens": on_disk, "bytes": num_bytes}
+        only, all_ = (n * disk["bytes"] // max(disk["tokens"], 1) for n in (on_disk, kept))
+        own["disk"] = {**disk, "tokens": on_disk, "bytes": only}
+        own["disk"] |= {"kept_tokens": kept, "kept_bytes": all_}
     return own
 
 

@@ -38,6 +38,7 @@ class Block:
     num_tokens: int  # 1 to BLOCK_TOKENS; only full blocks have children
     common: int  # how many of its ids are those of the path, from its start
     num_bytes: int  # of the file
+    last_used: float  # wall time
     path: bytes = field(repr=False)  # that path, and
     ids: bytes = field(repr=False)  # the block's own ids: what is read is compared with both
 

@@ -53,18 +53,21 @@ class KVFolder:
 
     def spans(self, raw: bytes) -> list[tuple[int, int]]:
         """All ranges of tokens of the path that are on disk, in order; what lies between is not."""
+        spans: list[tuple[int, int]] = []
+        for block in self.best(raw):
+            begin = block.start
+            if spans and spans[-1][1] == begin:
+                begin = spans.pop()[0]
+            spans.append((begin, block.end))
+        return spans
 
-        def question(index: Index) -> list[tuple[int, int]]:
-            spans: list[tuple[int, int]] = []
-            for at, parent, ids in self._store.pieces(raw):
-                block = self._best(index, raw, at, parent, ids)
-                if block is None:
-                    continue
-                begin = at
-                if spans and spans[-1][1] == at:
-                    begin = spans.pop()[0]
-                spans.append((begin, block.end))
-            return spans
+    def best(self, raw: bytes) -> list[Block]:
+        """At each place of the path the block that has most of it, in order; holes left out."""
+
+        def question(index: Index) -> list[Block]:
+            places = self._store.pieces(raw)
+            met = (self._best(index, raw, at, parent, ids) for at, parent, ids in places)
+            return [block for block in met if block is not None]
 
         return self._store.ask(question, [])
 
@@ -128,4 +131,4 @@ class KVFolder:
 
 
 def _block(row: Row, raw: bytes, at: int, common: int) -> Block:
-    return Block(row.key, at, row.num_tokens, common, row.num_bytes, raw, row.ids)
+    return Block(row.key, at, row.num_tokens, common, row.num_bytes, row.used, raw, row.ids)

@@ -77,7 +77,7 @@ def test_a_save_says_how_much_of_the_path_is_on_disk_now(run: Run, daemon: FakeD
         ("cache warm d9f1 -m other", "cache.warm", {"ref": "d9f1", "model": "other"}),
         ("cache evict d9f1 --tier disk", "cache.evict", {"ref": "d9f1", "tier": "disk"}),
         ("cache evict d9f1 --tier device", "cache.evict", {"ref": "d9f1"}),
-        ("cache evict --tier disk", "cache.evict", {"tier": "disk"}),
+        ("cache evict --tier disk -y", "cache.evict", {"tier": "disk"}),
         ("cache clear -y", "cache.clear", {"pinned": False, "device": True, "disk": False}),
         ("cache clear --disk -y", "cache.clear", {"pinned": False, "device": False, "disk": True}),
         ("cache clear --all -y", "cache.clear", {"pinned": True, "device": True, "disk": True}),
@@ -112,6 +112,7 @@ def test_a_file_is_warmed_as_f_sends_it(run: Run, daemon: FakeDaemon, tmp_path: 
         ("cache evict --tokens 5 --tier disk", "of the device"),
         ("cache evict --tier host", "want device or disk"),
         ("cache clear --disk", "add -y"),
+        ("cache evict --tier disk", "forget all KV on disk? It will be computed again"),
     ],
 )
 def test_what_has_no_meaning_is_refused_with_the_way_out(run: Run, line: str, says: str) -> None:
@@ -133,7 +134,8 @@ def test_what_was_freed_is_told_by_tier(run: Run) -> None:
     assert run("cache", "clear", "--all", "-y").err == (
         "freed 32 tokens and 256 tokens on disk (1.0 MiB)\n"
     )
-    assert run("cache", "evict", "--tier", "disk").err == "freed 32 tokens on disk (4.0 KiB)\n"
+    done = run("cache", "evict", "--tier", "disk", "-y")
+    assert done.err == "freed 32 tokens on disk (4.0 KiB)\n"
 
 
 def test_verify_ends_with_one_and_a_list_where_a_block_was_damaged(
@@ -227,7 +229,7 @@ def test_why_says_what_of_it_would_come_from_disk_now() -> None:
     answer |= {"restored": 3, "from_disk": [[4, 7]]}
     now = {"device": 4, "host": 0, "disk": 6, "computed": 2}
     lines = why_view.why({"answers": [{**answer, "now": now}]}, None)
-    assert "  restored         3  from disk (25.0%): 4-7" in lines
+    assert "  disk             3  restored (25.0%): 4-7" in lines
     assert "would be reused (83.3%), 6 of them from disk" in lines[-1]
     answer["parts"][0]["why"] = "it is no longer cached, and nothing of it is on disk (a reason)"
     shown = why_view.why({"answers": [{**answer, "now": now}]}, 60)
@@ -236,6 +238,43 @@ def test_why_says_what_of_it_would_come_from_disk_now() -> None:
         "                   8  template: it is no longer cached, and",
         "                      nothing of it is on disk (a reason)",
     ]
+
+
+def test_what_is_reused_behind_a_gap_does_not_contradict_where_it_begins() -> None:
+    answer = full_script()["cache.why"]["answers"][0]
+    answer |= {"matched": 0, "restored": 4, "from_disk": [[0, 4]]}
+    lines = why_view.why({"answers": [answer]}, None)
+    assert lines[2:5] == [
+        "  device           0",
+        "  disk             4  restored (33.3%): 0-4",
+        "  computed         8",
+    ]
+    assert any(line.startswith("  reuse ended at token 4:") for line in lines)
+    behind = {**answer, "restored": 6, "computed": 6, "from_disk": [[0, 4], [10, 12]]}
+    told = why_view.why({"answers": [behind]}, None)
+    assert any(line.startswith("  the first gap is at token 4:") for line in told)
+
+
+@pytest.mark.parametrize("num", range(1, 8))
+def test_an_excerpt_begins_with_a_whole_character(num: int) -> None:
+    ended = {"position": 4, "before": "\x1b\n" * 9 + "a" * num, "token": "t", "after": ""}
+    answer = full_script()["cache.why"]["answers"][0] | {"ended": ended}
+    line = next(line for line in why_view.why({"answers": [answer]}, None) if ">>" in line)
+    shown = line.partition(":  ...")[2].partition(">>")[0]
+    assert shown.startswith(("\\x1b", "\\n"))
+    assert len(shown) <= why_view.AROUND - 3
+
+
+def test_where_nothing_is_on_the_device_the_tree_says_what_is_on_disk(
+    run: Run, daemon: FakeDaemon
+) -> None:
+    disk = {"tokens": 3072, "bytes": 2**26, "budget_bytes": 2**33}
+    daemon.script["cache.tree"] = {"nodes": [], "tiers": {"disk": disk}}
+    assert run("cache", "tree").out == (
+        "nothing is cached on the device\nD disk    3,072 tokens, 64.0 MiB of 8.00 GiB\n"
+    )
+    daemon.script["cache.tree"] = {"nodes": [], "tiers": {"disk": {**disk, "tokens": 0}}}
+    assert run("cache", "tree").out == "nothing is cached\n"
 
 
 def test_a_file_is_completed_behind_its_at(
@@ -272,12 +311,29 @@ def test_the_same_words_in_a_chat(home: Path, daemon: FakeDaemon) -> None:
         ("/cache save", "all 3,210 tokens are on disk"),
         ("/cache warm #4", "340 computed"),
         ("/cache verify", "43 blocks, 512.0 MiB: all as they were written"),
-        ("/cache clear disk", "freed 256 tokens on disk"),
+        (
+            "/cache clear disk",
+            "forget all KV on disk? It will be computed again",
+        ),
+        ("y", "freed 256 tokens on disk"),
+        ("/cache clear --all", "forget all KV, on the device and on disk, and all pins?"),
+        ("", "error: not done"),
+        ("/cache clear --all -y", "freed 32 tokens and 256 tokens on disk"),
         ("/cache evict 4 disk", "freed 32 tokens on disk (4.0 KiB)"),
+        ("/cache evict --tier disk", "forget all KV on disk?"),
+        ("yes", "freed 32 tokens on disk (4.0 KiB)"),
+        ("/cache evict nowhere more", "/cache evict wants a REF, --tier device|disk or both"),
+        ("/cache why", "reuse ended at token 4"),
+        ("/cache pin 4 --for 90m", "pinned d9f1 of"),
         ("/cache clear nothing", "want disk, all, or nothing more"),
     ):
         terminal.type(f"{line}\r")
         terminal.wait_for(shown)
+    assert [call["pinned"] for call in daemon.asked("cache.clear")] == [False, True]
+    of_a_message, whole = daemon.asked("cache.evict")
+    assert (of_a_message["ref"], of_a_message["tier"]) == ("4", "disk")
+    assert (whole.get("ref"), whole["tier"]) == (None, "disk")
+    assert daemon.asked("cache.pin")[0]["hold_s"] == 5400
     loaded, warmed = daemon.asked("cache.load")[0], daemon.asked("cache.warm")[0]
     assert (loaded["ref"], warmed["ref"]) == ("HEAD~2", "4")
     assert loaded["head"] == {"branch": "main", "message": long("d9f1")}

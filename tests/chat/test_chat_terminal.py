@@ -75,8 +75,9 @@ def test_two_turns_each_from_where_the_chat_stands(chat: Open, daemon: FakeDaemo
     terminal.type("hello\r")
     terminal.wait_for("62 tok/s")
     assert "Hello world" in terminal.text
-    # one line of 80 columns: the model and the first token are left out
-    assert "main@d9f1 · ctx 1.2k/8.2k 15% · cached 1,180/1,211 (97.4%) · 62 tok/s" in terminal.text
+    # one line of 80 columns: the model and how full the context is are left out
+    line = "main@d9f1 · cached 1,180/1,211 (97.4%) · first token 41 ms · 62 tok/s"
+    assert line in terminal.text
     terminal.type("again\r")
     calls = sent(daemon, 2)
     assert calls[0]["head"] == {"branch": "main", "message": long("d9f1")}
@@ -108,10 +109,21 @@ def test_a_chat_that_opens_tells_what_it_restores_once(
     daemon.script["sessions.open"] = {**SESSION, "recompute": forecast}
     daemon.script["models.load"] = lambda args: [Event("done", {"restoring": 900})]
     terminal = chat("chat", "-c")
-    terminal.wait_for("restoring 900 tokens from disk")
+    terminal.wait_for("900 tokens come from disk")
     assert ("going on here" in terminal.text) == is_told
     terminal.type("/sessions report-q3\r")  # nothing is restored before the next message
     terminal.wait_for("going on here does something")
+
+
+def test_a_chat_at_an_earlier_place_tells_of_that_place(chat: Open, daemon: FakeDaemon) -> None:
+    daemon.script["sessions.open"] = {**SESSION, "at": long("c2aa")}
+    daemon.script["models.load"] = lambda args: [Event("done", {"restoring": 900})]
+    terminal = chat("chat", "-r", "report-q3", "--at", "4")
+    terminal.wait_for("report-q3 · a new branch at c2aa · tiny · 14 messages")
+    terminal.wait_for("900 tokens come from disk")
+    assert daemon.asked("sessions.open")[0]["at"] == "4"
+    assert daemon.asked("log")[0]["ref"] == long("c2aa")
+    assert daemon.asked("models.load")[0]["head"]["message"] == long("c2aa")
 
 
 def test_the_prompt_is_up_while_the_daemon_still_starts(chat: Open, daemon: FakeDaemon) -> None:

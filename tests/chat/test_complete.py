@@ -88,6 +88,8 @@ def test_choices_are_offered_where_the_help_names_them() -> None:
     assert words("sessions ls") == []
     assert {"chat", "tree", "checkout", "ps"} <= set(words(""))
     assert words("help") == words("")
+    assert words("config set persist") == ["auto", "off", "always"]
+    assert words("config set model") == words("config set persist off") == []
     assert words("say something long") == []  # a prompt
 
 

@@ -39,6 +39,14 @@ def test_set_changes_its_line_and_nothing_else(run: Run, file: Path) -> None:
     }
 
 
+def test_a_list_is_for_people_and_json_for_programs(run: Run) -> None:
+    lines = run("config", "list").out.splitlines()
+    assert next(line.split() for line in lines if line.startswith("kv_disk_hourly ")) == [
+        "kv_disk_hourly", "2.00", "GiB", "default",
+    ]  # fmt: skip
+    assert json.loads(run("config", "list", "--json").out)["kv_disk_hourly"]["value"] == 2**31
+
+
 def test_unset_takes_the_line_out_and_the_default_is_back(run: Run, file: Path) -> None:
     assert "no longer in" in run("config", "unset", "keep_alive").err
     assert file.read_text() == FILE.replace(FILE.splitlines()[2] + "\n", "")

@@ -222,7 +222,11 @@ def test_kv_on_disk_is_told_with_its_room_and_what_keeps_it_from_lasting(home: P
     assert (sound.status, "at most " in sound.text, " free" in sound.text) == ("ok", True, True)
     assert "up to 3.00 GiB in" in worst("kv", cli(home, RADCHAT_KV_DISK="3GiB")).text
     off = worst("kv", cli(home, RADCHAT_PERSIST="off"))
-    assert (off.status, off.remedy) == ("note", "radchat config unset persist")
+    assert (off.status, off.remedy) == ("note", "unset RADCHAT_PERSIST")
+    private(home / "config")
+    (home / "config" / "config.toml").write_text('persist = "off"\n')
+    assert worst("kv", cli(home)).remedy == "radchat config unset persist"
+    (home / "config" / "config.toml").unlink()
     assert worst("kv", cli(home, RADCHAT_KV_DISK="0")).status == "note"
     private(home / "cache" / "kv")
     lock = Lock.take(home / "cache" / "kv" / "lock")

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from radchat.chat.opening import Opening
 from radchat.client import Client
-from radchat.errors import NotFound
 from radchat.paths import Places
 from radchat.protocol import Event, Where
-from tests.chat.conftest import SESSION, log
+from tests.chat.conftest import SESSION
 from tests.chat.fake_server import FakeDaemon
 from tests.chat.trees import long
 
@@ -17,7 +16,7 @@ WHERE: Where = {"terminal": "t", "folder": "/"}
 Told = list[str]
 
 
-def opened(daemon: FakeDaemon, *, new: bool = False, at: str | None = None) -> Told:
+def opened(daemon: FakeDaemon, *, new: bool = False) -> Told:
     """What a chat says while it opens, to the end."""
     told: Told = []
     opening = Opening(
@@ -27,7 +26,6 @@ def opened(daemon: FakeDaemon, *, new: bool = False, at: str | None = None) -> T
         on_open=lambda _session: None,
         on_change=lambda: None,
         say=told.append,
-        at=at,
     )
     opening.start()
     assert opening.is_loaded(60.0)
@@ -42,7 +40,7 @@ def loading(restoring: int) -> list[Event]:
 
 def test_the_kv_of_heads_path_is_restored_while_one_types(daemon: FakeDaemon) -> None:
     daemon.script["models.load"] = lambda _args: loading(1980)
-    assert opened(daemon) == ["tiny makes room", "restoring 1,980 tokens from disk"]
+    assert opened(daemon) == ["tiny makes room", "1,980 tokens come from disk"]
     (asked,) = daemon.asked("models.load")
     assert (asked["session"], asked["restore"]) == (SESSION["id"], True)
     assert asked["head"]["message"] == SESSION["head"]
@@ -58,14 +56,13 @@ def test_what_restores_nothing_says_nothing(daemon: FakeDaemon) -> None:
 
 
 def test_a_chat_at_an_earlier_place_restores_the_path_to_there(daemon: FakeDaemon) -> None:
-    daemon.script["models.load"] = lambda _args: loading(900)
-    daemon.script["log"] = {**log(), "head": long("c2aa")}
-    assert opened(daemon, at="4")[-1] == "restoring 900 tokens from disk"
+    daemon.script["models.load"] = lambda _args: loading(1)
+    daemon.script["sessions.open"] = {**SESSION, "at": long("c2aa")}
+    assert opened(daemon)[-1] == "1 token comes from disk"
     assert daemon.asked("models.load")[0]["head"]["message"] == long("c2aa")
-    assert daemon.asked("log")[0]["ref"] == "4"
-    daemon.script["log"] = NotFound("no turn 99")
+    daemon.script["sessions.open"] = {**SESSION, "at": None}
     daemon.script["models.load"] = lambda _args: loading(0)
-    opened(daemon, at="99")  # the first message is told what is wrong with it
+    opened(daemon)  # the beginning: nothing of it was said yet
     assert "restore" not in daemon.asked("models.load")[1]
 
 

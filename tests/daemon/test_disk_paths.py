@@ -14,7 +14,7 @@ from radchat.daemon.disk_paths import Doomed, Lines, delete, doomed_paths, num_i
 from radchat.engine.cuts import common_ids
 from radchat.engine.request import Ids
 from radchat_sessions.content import pack_ids, unpack_ids
-from radchat_sessions.kv_blocks import ROOT
+from radchat_sessions.kv_blocks import ROOT, Block
 from radchat_sessions.kv_blocks import common_ids as common_bytes
 from radchat_sessions.kv_store import KVFolder, KVStore
 from radchat_sessions.store import IN_MEMORY, Store
@@ -67,7 +67,7 @@ def test_each_message_is_on_disk_as_its_own_path_says(
     found = on_disk(store, talk.id, blocks, "tok")
     for message, span in store.spans(talk.id).items():
         plain = blocks.spans(pack_ids(ids_of(store, message)))
-        num = num_in(found.get(message, ()), span.start, span.stop)
+        num = num_in(found[message].ranges if message in found else (), span.start, span.stop)
         least = num_in(plain, span.start, span.stop)
         assert abs(num - least) <= 1, message  # the stop token: looked for in what follows
     assert on_disk(store, talk.id, blocks, "another") == {}
@@ -79,9 +79,9 @@ def test_a_long_talk_is_one_walk(store: Store, disk: KVStore) -> None:
     walks = []
 
     class Counting(KVFolder):
-        def spans(self, raw: bytes) -> list[tuple[int, int]]:
+        def best(self, raw: bytes) -> list[Block]:
             walks.append(len(raw))
-            return super().spans(raw)
+            return super().best(raw)
 
     write(disk.of("f" * 32), ids_of(store, answers[-1]))
     found = on_disk(store, talk.id, Counting(disk, "f" * 32), "tok")

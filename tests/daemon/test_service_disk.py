@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
+from radchat.daemon.arguments import ChatHead
 from radchat.daemon.kept import Dropped
 from radchat.daemon.reuse import Part, worth_telling
-from radchat.errors import Busy, InvalidInput, UsageError
+from radchat.errors import Busy, InvalidInput, NotFound, RadchatError, UsageError
 from radchat.protocol import Event
 from radchat_sessions.content import pack_ids
 from radchat_sessions.errors import SaveFailed
@@ -72,7 +73,10 @@ def test_a_turn_after_a_restart_restores_its_path_and_says_so(tmp_path: Path) ->
             num = first["usage"]["input_tokens"]
             on_disk = disk_of(tree)
             assert num <= on_disk == tree["tiers"]["disk"]["tokens"]
-            assert tree["tiers"]["disk"]["bytes"] > 0
+            assert tree["tiers"]["disk"]["bytes"] == tree["tiers"]["disk"]["kept_bytes"] > 0
+            assert all(m["last_used_s"] < 600 for m in tree["messages"] if m["cached"]["disk"])
+            looked = await home.service.cache_tree(WHERE)
+            assert (looked["nodes"], looked["tiers"]["disk"]["tokens"]) == ([], on_disk)
             assert sum(m["cached"]["device"] for m in tree["messages"]) == 0
             stats = await home.service.cache_stats(WHERE)
             assert stats["tiers"]["disk"]["tokens"] == on_disk
@@ -98,6 +102,8 @@ def test_a_turn_after_a_restart_restores_its_path_and_says_so(tmp_path: Path) ->
             assert [part["cause"] for part in why["parts"]] == ["new"]
             tree = await home.service.tree(WHERE, show_cache=True)
             assert disk_of(tree) == 0  # each token counts in its fastest tier
+            kept = tree["tiers"]["disk"]
+            assert kept["tokens"] == 0 < on_disk <= kept["kept_tokens"] + 1  # what is safe to stop
             stats = await home.service.cache_stats(WHERE)
             assert stats["tiers"]["disk"]["restored_tokens"] == done["cache"]["disk"]
             status = await home.service.status()
@@ -338,6 +344,9 @@ def test_without_persistence_nothing_is_written_and_the_answer_says_why(tmp_path
             assert events[-1].data["why_short"] == "KV is not kept on disk: persist = off"
             with pytest.raises(InvalidInput, match="persist = off"):
                 await save(home)
+            with pytest.raises(RadchatError, match=r"nothing to verify: .*: persist = o") as no:
+                await last(home.service.cache_verify())
+            assert no.value.exit_code == 1  # no mistake of who asks
 
     run(main())
 
@@ -350,6 +359,8 @@ def test_kv_of_before_persistence_was_turned_off_goes_with_its_session(tmp_path:
         async with house(tmp_path, RADCHAT_PERSIST="off") as home:
             back = await home.say("and on", session="a")
             assert back["cache"]["disk"] == 0
+            looked = await last(home.service.cache_verify())  # what lies there can be looked at
+            assert (looked["ok"], looked["blocks"]) == (True, len(kv_files(home)))
             await home.service.sessions_rm(WHERE, [done["session"]])
             assert kv_files(home) == []
 
@@ -876,6 +887,38 @@ def test_a_chat_that_opens_restores_its_path_and_a_turn_joins_it(tmp_path: Path)
                 )
                 assert again["restoring"] == 0
             await home.service.models_unload()
+
+    run(main())
+
+
+def test_a_chat_that_opens_at_an_earlier_place_is_told_of_the_path_to_there(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with house(tmp_path) as home:
+            first = await home.say(LONG_TEXT, new_session="q3")
+            there = first["branches"][0]["message"]
+            await home.say(OTHER_TEXT)
+        async with house(tmp_path) as home:
+            whole = await home.service.sessions_open(WHERE)
+            assert "at" not in whole
+            num = whole["recompute"]["restores"]
+            for ref in (there[:8], "2"):  # the second turn: the point before it
+                opened = await home.service.sessions_open(WHERE, session="q3", at=ref)
+                assert (opened["at"], opened["head"]) == (there, whole["head"])
+                assert num - opened["recompute"]["restores"] > 700
+            begun = await home.service.sessions_open(WHERE, at="1")
+            assert (begun["at"], begun["recompute"]) == (None, None)
+            head: ChatHead = {"branch": None, "message": there}
+            session = first["session"]
+            done = await last(
+                home.service.models_load(
+                    where=WHERE, session=session, head=head, restore=True, dtype="fp32"
+                )
+            )
+            assert 0 < done["restoring"] < num - 700
+            with pytest.raises(NotFound):
+                await home.service.sessions_open(WHERE, at="99")
 
     run(main())
 

@@ -112,5 +112,5 @@ def test_a_session_taken_up_again_says_it_before_its_first_prompt(
         num = len(home.ids(first["message"]))
         line = f"going on here recomputes {num:,} tokens: "
         if persist == "auto":  # all but the last, which has not run
-            line = f"restoring {num - 1:,} tokens from disk"
+            line = f"{num - 1:,} tokens come from disk"
         terminal.wait_for(line, PATIENCE)
