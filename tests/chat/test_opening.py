@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from radchat.chat.opening import Opening
+from radchat.cli.common import Cli
 from radchat.client import Client
 from radchat.paths import Places
 from radchat.protocol import Event, Where
@@ -96,3 +97,18 @@ def test_the_prompt_is_painted_again_only_where_there_is_something_new(
     assert opening.error is None
     assert painted == ["loading tiny 0%", "loading tiny 40%", "loading tiny 100%", ""]
     assert opening.limit == 512
+
+
+def test_what_connects_below_a_prompt_leaves_the_terminal_alone(daemon: FakeDaemon) -> None:
+    """The line of progress is erased by its end, and a prompt with it."""
+    shown: list[str] = []
+
+    class Watched(Cli):
+        def status(self, text: str) -> None:
+            shown.append(text)
+
+    cli = Watched(daemon=str(daemon.path))
+    cli.connect(on_wait=shown.append, on_notice=shown.append).close()
+    assert shown == []
+    cli.connect().close()
+    assert shown == [""]
