@@ -109,8 +109,8 @@ def test_a_session_and_a_ref_in_it_are_talked_from_and_its_name_is_answered(
     told = shell("switch", "first", code=66).err
     assert f"first is a session: radchat switch first:{there['branch']}" in told
     terminal = chat("-r", "first:1", *EXACT)
-    assert f"first · {there['branch']}@" in terminal.text
-    assert "> not second" in terminal.text
+    assert "first · a new branch at the beginning" in terminal.text
+    assert "> not second" not in terminal.text  # that is where the session stands, not we
     say(terminal, "not first", "@")
     texts = [text for role, text in shell.texts(session="first") if role == "user"]
     assert texts == ["not first"]

@@ -94,7 +94,7 @@ def talk(terminal: Terminal, word: str) -> None:
         nonlocal shown
         terminal.type(text + "\r")
         shown += 1
-        terminal.wait_for(lambda t: t.everything.count("tok/s") >= shown, PATIENCE)
+        terminal.wait_for(lambda t: t.everything.count("first token") >= shown, PATIENCE)
         terminal.settle()
 
     def command(text: str, seen: str) -> None:
@@ -114,7 +114,7 @@ def talk(terminal: Terminal, word: str) -> None:
     command(f"!echo {word} to the shell", "to the shell")
     terminal.type("/retry\r")
     shown += 1
-    terminal.wait_for(lambda t: t.everything.count("tok/s") >= shown, PATIENCE)
+    terminal.wait_for(lambda t: t.everything.count("first token") >= shown, PATIENCE)
     terminal.settle()
 
 
@@ -128,7 +128,7 @@ def test_an_ephemeral_chat_is_nowhere_while_it_runs_nor_after_a_stop_or_a_kill(
 ) -> None:
     kept = open_chat(shell, terminals)
     kept.type(f"an open word: {OPEN}\r")
-    kept.wait_for("tok/s", PATIENCE)
+    kept.wait_for("first token", PATIENCE)
     leave(kept)
     seen = {form for _, form in traces(home, OPEN)}
     assert {"text", "ids of 4 bytes"} <= seen  # this search would find it
@@ -223,7 +223,7 @@ def test_files_are_0600_and_folders_0700_whatever_the_umask(
     assert shell.start("config", "set", "keep_alive", "10m", umask=umask).wait(PATIENCE) == 0
     chat = open_chat(shell, terminals, umask=f"{umask:03o}")
     chat.type("hello\r")
-    chat.wait_for("tok/s", PATIENCE)
+    chat.wait_for("first token", PATIENCE)
     with shell.stream(text="and on", new_session=False, dtype="fp32") as events:
         assert next(e for e in events if e.name == "delta")
         wait_until(lambda: list(home.places.running.iterdir()))
