@@ -111,7 +111,9 @@ def test_a_chat_that_opens_tells_what_it_restores_once(
     terminal = chat("chat", "-c")
     terminal.wait_for("900 tokens come from disk")
     assert ("going on here" in terminal.text) == is_told
-    terminal.type("/sessions report-q3\r")  # nothing is restored before the next message
+    terminal.type("/sessions report-q3")  # nothing is restored before the next message
+    terminal.wait_for("> /sessions report-q3")  # the prompt is up: Enter is no newline
+    terminal.type("\r")
     terminal.wait_for("going on here does something")
 
 
