@@ -32,7 +32,7 @@ import torch  # noqa: E402
 
 from benchmarks.cli import Home  # noqa: E402
 from benchmarks.machine import machine, report  # noqa: E402
-from benchmarks.restart import GIB, ask, folder_for_a_while  # noqa: E402
+from benchmarks.restart import GIB, ask, flush, folder_for_a_while  # noqa: E402
 from benchmarks.words import words  # noqa: E402
 from radchat.client import Client  # noqa: E402
 from radchat.config import Size  # noqa: E402
@@ -72,7 +72,7 @@ class Writing:
         self.engine.keep("benchmark/main", self.talk)
 
     def flush(self) -> None:
-        if not self.engine.flush(60.0):
+        if not flush(self.engine, 60.0):
             raise RuntimeError(f"KV was not written: {self.store.trouble}")
 
     def costs(self, number: int) -> tuple[float, float]:

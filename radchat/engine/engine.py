@@ -145,6 +145,8 @@ class Engine(Outside):
         self._tell_of_pins(events)
         if schedule.work:
             self._run(schedule.work, events)
+            if self._disk is not None:
+                self._disk.saving.stepped()
         elif self._disk is not None and not events:
             self._disk.restoring.wait()
         if self._poison is not None:

@@ -11,11 +11,12 @@ import logging
 import os
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from radchat.engine.block_store import BLOCK_TOKENS, LOOK_S, BlockStore
 from radchat.engine.kv_pool import DTYPE_NAMES, KVPool
@@ -32,6 +33,16 @@ RETRY_S = 60.0  # after the store has said: not now
 MOST_PATHS, MOST_BYTES = 1024, 64 << 20  # kept at once, with their ids: then the oldest are not
 _SOON_S = 0.01  # and LOOK_S at most: between two looks at what is being written
 NICE = 10  # of the writer: nobody waits for it
+
+
+class Rest(NamedTuple):
+    """Of the writer after each block, while steps run: a step's threads wait for each other, so
+    what is taken from one core is taken from all.
+    """
+
+    times: float = 25  # as long as the block took
+    longest_s: float = 1.0
+    runs_s: float = 0.2  # so long after a step they count as running
 
 
 @dataclass(slots=True, eq=False)
@@ -90,6 +101,12 @@ class Saving:
         self.saved_bytes = 0
         self._thread: threading.Thread | None = None
         self._closing = False
+        self._rest = Rest()
+        self._stepped_at = -float("inf")  # by the clock that the thread rests by
+
+    def stepped(self) -> None:
+        """The engine has run a step."""
+        self._stepped_at = time.monotonic()
 
     @property
     def kept_paths(self) -> int:
@@ -238,7 +255,9 @@ class Saving:
                 if self._closing:
                     return
                 copy, self._is_writing = self._copies[0], True
+            began = time.monotonic()
             is_written = self._write(copy)
+            took = time.monotonic() - began
             with self._changed:
                 self._is_writing = False
                 self._copies.popleft()
@@ -250,6 +269,16 @@ class Saving:
                 else:
                     self._refused.append((copy.raw, copy.start))
                 self._changed.notify_all()
+            self._let_steps_run(took)
+
+    def _let_steps_run(self, took_s: float) -> None:
+        until = time.monotonic() + min(self._rest.times * took_s, self._rest.longest_s)
+        with self._changed:
+            while not self._closing:
+                left = min(until, self._stepped_at + self._rest.runs_s) - time.monotonic()
+                if left <= 0:
+                    break
+                self._changed.wait(left)
 
     def _write(self, copy: Copy) -> bool:
         shape = self._pool.block_shape(len(copy.raw) // ID_BYTES - copy.start)

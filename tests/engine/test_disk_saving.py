@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from array import array
 from collections.abc import Iterator
 
@@ -10,7 +11,7 @@ import pytest
 
 from radchat.engine.block_store import LOOK_S
 from radchat.engine.request import Request, SamplingParams
-from radchat.engine.saving import MOST_PATHS, RETRY_S
+from radchat.engine.saving import MOST_PATHS, RETRY_S, Rest
 from tests.engine.blocks_in_memory import BlocksInMemory
 from tests.engine.test_disk_tier import BLOCK, Bench, some
 from tests.fakes import drain, flush, output
@@ -382,3 +383,19 @@ def test_an_engine_that_is_closed_has_no_threads_left() -> None:
     assert {thread.name for thread in made} == {"kv-reader", "kv-writer"}
     bench.close()
     assert not made & set(threading.enumerate())
+
+
+def test_while_steps_run_the_writer_rests_between_blocks(bench: Bench) -> None:
+    """Else a step's threads wait for the one whose core the writer has."""
+    engine, ids = bench.engine, some(1, 3 * BLOCK)
+    assert engine._disk is not None
+    bench.ask(ids)
+    engine.keep("s/main", ids)
+    for runs_s, least in ((60.0, 2 * 0.3), (0.0, 0.0)):
+        engine._disk.saving._rest = Rest(times=1e9, longest_s=0.3, runs_s=runs_s)
+        began = time.monotonic()
+        while engine.save() == 0.0:
+            pass
+        assert engine.drain(10)
+        assert time.monotonic() - began >= least
+    assert len(bench.store.writes) == 3
