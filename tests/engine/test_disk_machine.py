@@ -17,13 +17,11 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
     rule,
-    run_state_machine_as_test,
 )
 
 from radchat.engine.block_store import BLOCK_TOKENS
@@ -34,6 +32,7 @@ from radchat_sessions.kv_blocks import key_of
 from radchat_sessions.kv_files import Files
 from radchat_sessions.kv_store import KVFolder, KVStore
 from tests.fakes import LogicalClock, drain, flush, greedy, hashed, output, scripted_engine
+from tests.machines import run
 from tests.sessions.kv import evict
 
 MAX_LEN = 900  # tokens of a path: three blocks and a half
@@ -314,26 +313,11 @@ class DiskMachine(RuleBasedStateMachine):
             assert usage.device + usage.disk <= device + disk
 
 
-def run(examples: int, steps: int, phases: tuple[Phase, ...] = tuple(Phase)) -> None:
-    run_state_machine_as_test(
-        DiskMachine,
-        settings=settings(
-            max_examples=examples,
-            stateful_step_count=steps,
-            derandomize=True,
-            deadline=None,
-            database=None,
-            phases=phases,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
-
-
 def test_whatever_happened_what_is_restored_is_right_or_missing() -> None:
-    run(examples=70, steps=25, phases=(Phase.generate,))
+    run(DiskMachine, examples=70, steps=25, shrinks=False)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_a_long_time_of_it() -> None:
-    run(examples=1500, steps=40)
+    run(DiskMachine, examples=1500, steps=40)

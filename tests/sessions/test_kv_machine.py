@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -22,12 +21,12 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 from radchat_sessions.kv_blocks import Block
 from radchat_sessions.kv_files import Damaged
 from radchat_sessions.kv_store import KVFolder
+from tests.machines import run
 from tests.sessions.kv import B, Opener, evict, kv_of, quick_folder, raw_of, size_of, write
 
 FOLDERS = ("model-a", "model-b")
@@ -498,27 +497,11 @@ def eq_pair(pair: tuple[int, int]) -> bool:
     return pair[0] == pair[1]
 
 
-def run(examples: int, steps: int, phases: tuple[Phase, ...] = tuple(Phase)) -> None:
-    run_state_machine_as_test(
-        KVMachine,
-        settings=settings(
-            max_examples=examples,
-            stateful_step_count=steps,
-            derandomize=True,
-            deadline=None,
-            database=None,
-            phases=phases,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
-
-
 def test_random_lives_of_a_byte_store_agree_with_a_plain_model() -> None:
-    # no shrinking: it outlasts the time limit; the slow test shrinks what it finds
-    run(examples=70, steps=25, phases=(Phase.generate,))
+    run(KVMachine, examples=70, steps=25, shrinks=False)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_many_long_random_lives_of_a_byte_store_agree_with_a_plain_model() -> None:
-    run(examples=600, steps=60)
+    run(KVMachine, examples=600, steps=60)

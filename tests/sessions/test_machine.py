@@ -11,20 +11,19 @@ from hashlib import blake2b
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 from radchat_sessions.content import text_part
 from radchat_sessions.errors import NotFound, Refused
 from radchat_sessions.messages import NewAnswer, NewMessage, NewPrompt
 from radchat_sessions.store import Store
+from tests.machines import run
 
 NAMES = ("main", "side", "main-2", "price")
 pick = st.integers(0, 10**6)
@@ -497,27 +496,11 @@ class StoreMachine(RuleBasedStateMachine):
         assert self.store.verify() == []
 
 
-def run(examples: int, steps: int, phases: tuple[Phase, ...] = tuple(Phase)) -> None:
-    run_state_machine_as_test(
-        StoreMachine,
-        settings=settings(
-            max_examples=examples,
-            stateful_step_count=steps,
-            derandomize=True,
-            deadline=None,
-            database=None,
-            phases=phases,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
-
-
 def test_random_lives_of_a_store_agree_with_a_plain_model() -> None:
-    # no shrinking: it outlasts the time limit; the slow test shrinks what it finds
-    run(examples=70, steps=30, phases=(Phase.generate,))
+    run(StoreMachine, examples=70, steps=30, shrinks=False)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_many_long_random_lives_of_a_store_agree_with_a_plain_model() -> None:
-    run(examples=500, steps=60)
+    run(StoreMachine, examples=500, steps=60)
