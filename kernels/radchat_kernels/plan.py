@@ -51,6 +51,22 @@ class Item:
     window: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a device wants of the items. The default is a CPU's: a sequence an item, unsplit."""
+
+    shared: bool = False  # rows that share a run of tokens read it once
+    fold_below: int = 0  # tokens: a shared run shorter than this is read with each one's own
+    chunk: tuple[int, int] | None = None  # least and most tokens of an item; None: not split
+    block_tokens: int = 64  # chunks are multiples of this
+    narrow: int = 16  # query rows × group that a small tile holds
+    wide: int = 64  # and a large one
+    group: int = 1  # query heads on a KV head
+    num_kv_heads: int = 1
+    programs: int = 1  # that run at once on the device
+    growing: bool = False  # a lone row's last item ends where its table ends, not where it is
+
+
 @dataclass(eq=False, slots=True)
 class Plan:
     """The items of one step, good for every layer with the same window."""

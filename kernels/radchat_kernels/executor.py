@@ -1,0 +1,126 @@
+"""What runs the steps' arithmetic besides matrix products: one interface, two executors.
+
+``torch`` is plain torch and the specification of each operation; ``triton`` has a kernel for each.
+Both run the same plan on the same pool. Choosing imports what is chosen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from torch import Tensor
+
+from radchat_kernels.plan import Limits, Plan
+
+Activation = Literal["silu", "gelu", "gelu_tanh"]
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """Of one attention layer: query heads, KV heads (a divisor), dimension of each."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeadNorm:
+    """An RMSNorm over each query and key head: weight [query and KV heads, D]."""
+
+    weight: Tensor
+    eps: float
+
+
+@dataclass(frozen=True, slots=True)
+class Packed4:
+    """A 4-bit weight [out, in] in groups of 32: w[o, i] = scales[o, g] q[o, i] + zeros[o, g].
+
+    nibbles uint8 [out, in / 2]: byte j holds q of column 2j in its low half, of 2j + 1 in the high.
+    scales, zeros float16 [out, in / 32].
+    """
+
+    nibbles: Tensor
+    scales: Tensor
+    zeros: Tensor
+
+
+class Executor(Protocol):
+    """T rows of a step; D = head_dim; HQ query heads on HKV KV heads; H = hidden size."""
+
+    name: str  # torch, triton
+
+    def limits(self, heads: Heads) -> Limits:
+        """What plans for attention of this shape should look like here."""
+        ...
+
+    def attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        plan: Plan,
+        positions: Tensor,
+        scale: float,
+        *,
+        softcap: float | None = None,
+        sinks: Tensor | None = None,
+    ) -> Tensor:
+        """Give o [T, HQ, D] of q [T, HQ, D] over the pool k, v [NP, P, HKV, D].
+
+        positions [T] int64: of the rows now; a plan may be older than they are (``Planner``).
+        """
+        ...
+
+    def store(self, k_new: Tensor, v_new: Tensor, k: Tensor, v: Tensor, slots: Tensor) -> None:
+        """Write k_new, v_new [T, HKV, D] into the pool at slots [T] int64."""
+        ...
+
+    def rope_store(
+        self,
+        qkv: Tensor,
+        angles: tuple[Tensor, Tensor],
+        k: Tensor,
+        v: Tensor,
+        slots: Tensor,
+        heads: Heads,
+        norm: HeadNorm | None = None,
+    ) -> Tensor:
+        """Norm and rotate q and k of qkv [T, (HQ + 2 HKV) D], store k and v; gives q [T, HQ, D].
+
+        angles: cosine and signed sine, [T, 1, D] each: rotated = x cos + roll(x, D / 2) sin.
+        """
+        ...
+
+    def add_rmsnorm(self, x: Tensor | None, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """Do residual += x (in place, rounded to its dtype); gives its RMSNorm × weight, [T, H]."""
+        ...
+
+    def act_mul(self, gate_up: Tensor, activation: Activation) -> Tensor:
+        """activation(gate) × up of gate_up [T, 2 I], gate first; gives [T, I]."""
+        ...
+
+    def copy_pages(self, pool: Tensor, pairs: list[tuple[int, int]]) -> None:
+        """Copy pages (from, to) of pool [L, 2, NP, P, HKV, D]; none is both."""
+        ...
+
+    def draw(
+        self,
+        logits: Tensor,
+        best: Tensor,
+        temperature: Tensor,
+        keep: Tensor,
+        keys: Tensor,
+    ) -> Tensor:
+        """The id with the highest (logit - best) / T + noise, of those whose score is ≥ keep.
+
+        logits [R, V] float32; best, temperature, keep [R] float64; keys [R, 3] int64: seed,
+        position, choice of the noise (docs: radchat/engine/philox.py). Gives [R] int64; the
+        lowest id where several are equal.
+        """
+        ...
+
+    def linear4(self, x: Tensor, weight: Packed4, bias: Tensor | None = None) -> Tensor:
+        """Give x [..., in] times the weight, plus bias [out]: [..., out] in x's dtype."""
+        ...
