@@ -6,9 +6,7 @@ some rows × one run of tokens, causal or not. A row may have any number of item
 the plan merges a row's partial results by their log-sum-exp. So the plan decides the work and
 never the answer.
 
-This is the per-sequence plan: no two sequences share an item. A plan that lets all rows of a
-shared prefix read it once is the same list with wider items (rows of one group lie side by side
-when segments come in depth-first order of the tree), and its executors are these.
+``Limits`` says what a device wants of the items. The default is a plan per sequence, unsplit.
 """
 
 from __future__ import annotations
@@ -36,19 +34,21 @@ class Segment:
 class Item:
     """Rows × tokens ``[tok_begin, tok_end)`` of ``table``; neither is ever empty.
 
-    causal: row i is token ``tok_begin + i`` and sees the item's tokens up to itself (so the item
-        has as many tokens as rows: the causal flag of CPU flash attention is right only there).
-    window: the rows are the tokens right after the item (row i is token ``tok_end + i``) and see
-        only tokens above ``tok_end + i - window``; every row sees at least one.
+    causal: ``rows[i]`` is token ``tok_begin + i`` and sees the item's tokens up to itself (so the
+        item has as many tokens as rows: the causal flag of CPU flash attention is right only
+        there). All other rows see all of the item, but for these two:
+    windowed: a row at position p sees only tokens above ``p - window``; when the plan is made,
+        every row sees at least one.
+    grows: one row, at position p; the item ends at ``min(tok_end, p + 1)``, which may leave none.
     """
 
-    row_begin: int
-    row_count: int
+    rows: Sequence[int]  # a range where they lie side by side
     tok_begin: int
     tok_end: int
     table: Sequence[int]
     causal: bool = False
-    window: int | None = None
+    windowed: bool = False
+    grows: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,17 +67,31 @@ class Limits:
     growing: bool = False  # a lone row's last item ends where its table ends, not where it is
 
 
+PER_SEQUENCE = Limits()
+
+
 @dataclass(eq=False, slots=True)
 class Plan:
     """The items of one step, good for every layer with the same window."""
 
     segments: tuple[Segment, ...]
-    items: tuple[Item, ...]
+    items: tuple[Item, ...]  # longest first where limits.chunk is set
     num_rows: int  # rows beyond the last segment's, and rows of no segment, get o = 0
     page_size: int
     window: int | None = None
+    limits: Limits = PER_SEQUENCE
+    num_tokens: int = 0  # of the longest path; as long as it may get where rows grow
     scratch: dict[str, object] = field(default_factory=dict, repr=False)
     """What an executor computes once from the plan and uses in every layer, under its own key."""
+
+    @property
+    def positions(self) -> list[int]:
+        """Of each row when the plan was made; 0 for rows of no segment."""
+        found = self.scratch.get("positions")
+        if found is None:
+            found = self.scratch["positions"] = _positions(self.segments, self.num_rows)
+        assert isinstance(found, list)
+        return found
 
     def windowed(self, window: int | None) -> Plan:
         """The plan of the same step for layers whose rows see only their last ``window`` tokens."""
@@ -85,67 +99,143 @@ class Plan:
             return self
         key = f"windowed {window}"
         if key not in self.scratch:
-            self.scratch[key] = plan(self.segments, self.page_size, window)
+            self.scratch[key] = plan(self.segments, self.page_size, window, self.limits)
         found = self.scratch[key]
         assert isinstance(found, Plan)
         return found
 
 
-def plan(segments: Sequence[Segment], page_size: int, window: int | None = None) -> Plan:
+def plan(
+    segments: Sequence[Segment],
+    page_size: int,
+    window: int | None = None,
+    limits: Limits = PER_SEQUENCE,
+) -> Plan:
     """One item for a segment's prefix and one, causal, for its own tokens; a lone row has one item.
 
     window: a row at position p sees the tokens ``(p - window, p]``; None: all of ``[0, p]``.
     """
     assert page_size > 0
     assert window is None or window > 0
+    num_rows = num_tokens = 0
     items: list[Item] = []
     for segment in segments:
-        assert min(segment.row_begin, segment.row_count, segment.start) >= 0, segment
-        assert len(segment.table) * page_size >= segment.start + segment.row_count, "short table"
-        for part in _within_window(segment, window):
-            items += _items_of(part, window)
-    ends = [s.row_begin + s.row_count for s in segments]
+        count, end = segment.row_count, segment.start + segment.row_count
+        assert min(segment.row_begin, count, segment.start) >= 0, segment
+        room = len(segment.table) * page_size
+        assert room >= end, "short table"
+        if count == 1 and limits.growing:
+            end = room
+        num_tokens = max(num_tokens, end)
+        num_rows = max(num_rows, segment.row_begin + count)
+        if count == 1:
+            items.append(_lone_item(segment.row_begin, segment.start, end, segment.table, window))
+            continue
+        most = window or count or 1  # rows no more than the window: their own part is plain causal
+        for done in range(0, count, most):
+            items += _items_of(segment, done, min(most, count - done), window)
     assert _are_disjoint(segments), "two segments claim a row"
-    return Plan(tuple(segments), tuple(items), max(ends, default=0), page_size, window)
+    if limits.chunk is not None:
+        items = _split(items, limits, window, _positions(segments, num_rows))
+    return Plan(tuple(segments), tuple(items), num_rows, page_size, window, limits, num_tokens)
 
 
-def _items_of(segment: Segment, window: int | None) -> list[Item]:
-    """A segment no longer than the window: its own part is then plainly causal."""
-    row, count, start, table = (
-        segment.row_begin,
-        segment.row_count,
-        segment.start,
-        segment.table,
-    )
-    first = 0 if window is None else max(0, start + 1 - window)  # what the first row still sees
+def _positions(segments: Sequence[Segment], num_rows: int) -> list[int]:
+    positions = [0] * num_rows
+    for s in segments:
+        positions[s.row_begin : s.row_begin + s.row_count] = range(s.start, s.start + s.row_count)
+    return positions
+
+
+def _lone_item(row: int, start: int, end: int, table: Sequence[int], window: int | None) -> Item:
+    """A lone row's, which may grow to ``end``."""
+    first, slides = 0, False
+    if window is not None:
+        first = max(0, start + 1 - window)
+        slides = first < end - window
+    return Item(range(row, row + 1), first, end, table, windowed=slides, grows=end > start + 1)
+
+
+def _items_of(segment: Segment, done: int, count: int, window: int | None) -> list[Item]:
+    """Of the ``count`` rows from the one numbered ``done``, no more than the window."""
+    row, start, table = segment.row_begin + done, segment.start + done, segment.table
+    rows, end = range(row, row + count), start + count
     if count == 1:
-        return [Item(row, 1, first, start + 1, table)]
-    items = [Item(row, count, start, start + count, table, causal=True)]
-    if first < start:
-        if window is None or start + count <= window:
-            items.insert(0, Item(row, count, first, start, table))
-        else:  # row i sees tokens above start + i - window: none once i reaches window - 1
-            items.insert(0, Item(row, min(count, window - 1), first, start, table, window=window))
-    return items
-
-
-def _within_window(segment: Segment, window: int | None) -> list[Segment]:
-    """The segment in pieces of at most ``window`` rows."""
-    if segment.row_count == 0:
-        return []
-    if window is None or segment.row_count <= window:
-        return [segment]
-    return [
-        Segment(
-            segment.row_begin + done,
-            min(window, segment.row_count - done),
-            segment.start + done,
-            segment.table,
-        )
-        for done in range(0, segment.row_count, window)
-    ]
+        return [_lone_item(row, start, end, table, window)]
+    own = Item(rows, start, end, table, causal=True)
+    first = 0 if window is None else max(0, start + 1 - window)  # what the first row still sees
+    if first >= start:
+        return [own]
+    if window is None or end <= window:
+        return [Item(rows, first, start, table), own]
+    # row i sees tokens above start + i - window: none once i reaches window - 1
+    return [Item(rows[: window - 1], first, start, table, windowed=True), own]
 
 
 def _are_disjoint(segments: Sequence[Segment]) -> bool:
     spans = sorted((s.row_begin, s.row_begin + s.row_count) for s in segments if s.row_count)
     return all(before[1] <= after[0] for before, after in pairwise(spans))
+
+
+def _split(
+    items: Sequence[Item], limits: Limits, window: int | None, positions: Sequence[int]
+) -> list[Item]:
+    """Long items in chunks, so that all programs of the device have work; longest first."""
+    least = _chunks(items, limits)
+    pieces: list[Item] = []
+    for item in items:
+        num_tokens = item.tok_end - item.tok_begin
+        size = least[_is_wide(item, limits)]
+        if item.causal or num_tokens <= size:
+            pieces.append(item)
+            continue
+        count = -(-num_tokens // size)
+        size = _round_up(-(-num_tokens // count), limits.block_tokens)
+        for begin in range(item.tok_begin, item.tok_end, size):
+            end = min(begin + size, item.tok_end)
+            rows, grows = item.rows, item.grows
+            if item.windowed and window is not None and len(rows) > 1:
+                rows = _sighted(rows, end, window, positions)
+            if grows:  # only what lies beyond the row now
+                grows = end > positions[rows[0]] + 1
+            if rows:
+                pieces.append(Item(rows, begin, end, item.table, False, item.windowed, grows))
+    return sorted(pieces, key=lambda item: item.tok_begin - item.tok_end)
+
+
+def _sighted(rows: Sequence[int], end: int, window: int, positions: Sequence[int]) -> Sequence[int]:
+    """Those of ``rows`` that see a token below ``end``."""
+    seeing = [row for row in rows if positions[row] - window < end - 1]
+    if len(seeing) == len(rows):
+        return rows
+    if isinstance(rows, range) and seeing and seeing[-1] - seeing[0] == len(seeing) - 1:
+        return range(seeing[0], seeing[-1] + 1)
+    return seeing
+
+
+def _chunks(items: Sequence[Item], limits: Limits) -> tuple[int, int]:
+    """Tokens of a chunk of narrow items, and of wide ones.
+
+    All of a class, tokens × row tiles × KV heads, over the programs that run at once. Wide chunks
+    are twice as long at least: each writes more partial results.
+    """
+    assert limits.chunk is not None
+    least, most = limits.chunk
+    work = [0, 0]
+    for item in items:
+        if not item.causal:
+            tiles = -(-len(item.rows) * limits.group // limits.wide)
+            work[_is_wide(item, limits)] += (item.tok_end - item.tok_begin) * tiles
+    narrow, wide = (
+        _round_up(-(-tokens * limits.num_kv_heads // limits.programs), limits.block_tokens)
+        for tokens in work
+    )
+    return min(max(narrow, least), most), min(max(wide, 2 * least), most)
+
+
+def _is_wide(item: Item, limits: Limits) -> bool:
+    return len(item.rows) * limits.group > limits.narrow
+
+
+def _round_up(number: int, to: int) -> int:
+    return -(-number // to) * to

@@ -156,7 +156,8 @@ def _run(
     v = kv[1].narrow(2, call.slot, call.num_tokens)
     num_heads, dim = q.shape[1:]
     num_kv_heads = k.shape[1]
-    rows, count = q.narrow(0, call.row, call.count), call.count
+    count = call.count
+    rows = q.narrow(0, call.row, count) if call.index is None else q.index_select(0, call.index)
     if call.causal or call.mask is not None or count > FOLD_MAX_ROWS:
         queries = rows.transpose(0, 1).unsqueeze(0)  # [1, HQ, count, D]; the op shares KV heads
         o, lse = attention(queries, k, v, *scoring, causal=call.causal, mask=call.mask)
@@ -177,11 +178,11 @@ def _run_padded(
     q: Tensor, k_slots: Tensor, v_slots: Tensor, padded: Padded, scoring: Scoring
 ) -> tuple[Tensor, Tensor]:
     """All lone rows at once: o [B, HQ, D] and lse [B, HQ]."""
-    batch, (num_kv_heads, dim) = len(padded.rows), k_slots.shape[1:]
+    batch, (num_kv_heads, dim) = padded.num_items, k_slots.shape[1:]
     shape = (batch, padded.num_tokens, num_kv_heads, dim)
     k = k_slots.index_select(0, padded.slots).view(shape).transpose(1, 2)
     v = v_slots.index_select(0, padded.slots).view(shape).transpose(1, 2)
-    rows = q if batch == len(q) else q.index_select(0, padded.rows)
+    rows = q if padded.rows is None else q.index_select(0, padded.rows)
     queries = rows.view(batch, num_kv_heads, -1, dim)
     o, lse = attention(queries, k, v, *scoring, mask=padded.mask)
     return o.reshape(batch, -1, dim), lse.reshape(batch, -1)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import torch
@@ -22,10 +22,15 @@ PADDED_MAX_TOKENS = 256  # lone rows up to here: copying costs less than a call 
 
 @dataclass(slots=True)
 class Call:
-    """One flash call: rows ``[row, row + count)`` × tokens from slot ``slot`` of pool or gather."""
+    """One flash call: ``count`` rows × tokens from slot ``slot`` of pool or gather.
+
+    The rows are ``[row, row + count)``, or ``index`` where they don't lie side by side.
+    """
 
     row: int
     count: int
+    index: Tensor | None  # [count]
+    spans: list[tuple[int, int]]  # the runs of rows side by side, half-open, in the call's order
     gathered: bool
     slot: int
     num_tokens: int
@@ -38,7 +43,8 @@ class Call:
 class Padded:
     """Lone rows over few tokens: one call, [B, KV heads, group, tokens]."""
 
-    rows: Tensor  # [B]
+    rows: Tensor | None  # [B]; None: all rows there are, in order
+    num_items: int  # B
     slots: Tensor  # [B * num_tokens]; padding repeats a row's last slot, which is written
     num_tokens: int
     mask: Tensor | None  # [B, 1, 1, num_tokens], 0 or -inf
@@ -77,20 +83,25 @@ def prepared(plan: Plan, num_rows: int, dtype: torch.dtype) -> Prepared:
 
 
 def _prepare(plan: Plan, num_rows: int, dtype: torch.dtype) -> Prepared:
-    lone = [i for i in plan.items if _is_lone(i)]
-    in_order = sorted(lone, key=lambda i: i.row_begin)
+    items: Sequence[Item] = plan.items
+    if plan.limits.growing:
+        items = [now for i in items if (now := _ends_now(i, plan)) is not None]
+    lone = [i for i in items if _is_lone(i)]
+    in_order = sorted(lone, key=lambda i: i.rows[0])
     if len(lone) < 2:
         lone = in_order = []
     gather: list[int] = []
     calls = [
-        c for i in plan.items if not lone or not _is_lone(i) for c in _calls(i, plan, gather, dtype)
+        c for i in items if not lone or not _is_lone(i) for c in _calls(i, plan, gather, dtype)
     ]
     padded = _pad(in_order, plan.page_size, dtype) if in_order else None
     merges, num_parts, covers_all = _place(calls, in_order, padded, num_rows)
     if padded is not None:
-        is_single = not calls and [i.row_begin for i in in_order] == list(range(num_rows))
+        if [i.rows[0] for i in in_order] == list(range(num_rows)):
+            padded.rows = None
+        is_single = not calls and padded.rows is None
     else:
-        is_single = len(calls) == 1 and (calls[0].row, calls[0].count) == (0, num_rows)
+        is_single = len(calls) == 1 and calls[0].spans == [(0, num_rows)]
     return Prepared(
         calls,
         padded,
@@ -102,8 +113,17 @@ def _prepare(plan: Plan, num_rows: int, dtype: torch.dtype) -> Prepared:
     )
 
 
+def _ends_now(item: Item, plan: Plan) -> Item | None:
+    """A growing item as its row is when the plan is made; none of it may be there yet."""
+    if not item.grows:
+        return item
+    end = min(item.tok_end, plan.positions[item.rows[0]] + 1)
+    return replace(item, tok_end=end, grows=False) if end > item.tok_begin else None
+
+
 def _is_lone(item: Item) -> bool:
-    return item.row_count == 1 and item.tok_end - item.tok_begin <= PADDED_MAX_TOKENS
+    """Of the tokens above its window a lone row has none: the planner leaves them out."""
+    return len(item.rows) == 1 and item.tok_end - item.tok_begin <= PADDED_MAX_TOKENS
 
 
 def _calls(item: Item, plan: Plan, gather: list[int], dtype: torch.dtype) -> list[Call]:
@@ -112,20 +132,26 @@ def _calls(item: Item, plan: Plan, gather: list[int], dtype: torch.dtype) -> lis
     first = item.tok_begin // size
     pages = list(item.table[first : -(-item.tok_end // size)])
     runs = _runs(pages)
-    splits = not item.causal and item.window is None  # only then may the tokens be cut
+    splits = not item.causal and not item.windowed  # only then may the tokens be cut
     if len(runs) == 1 or (splits and num_tokens >= MIN_RUN_TOKENS * len(runs)):
         spans = [(first + a, first + b, pages[a] * size, False) for a, b in runs]
     else:
         spans = [(first, first + len(pages), len(gather) * size, True)]
         gather += pages
-    mask = _window_mask(item, dtype) if item.window is not None else None
+    mask = _window_mask(item, plan, dtype) if item.windowed else None
+    row, count = item.rows[0], len(item.rows)
+    row_spans, index = [(row, row + count)], None
+    if not isinstance(item.rows, range):
+        row_spans, index = _side_by_side(item.rows), torch.tensor(item.rows)
     calls = []
     for a, b, slot, gathered in spans:
         begin, end = max(item.tok_begin, a * size), min(item.tok_end, b * size)
         calls.append(
             Call(
-                item.row_begin,
-                item.row_count,
+                row,
+                count,
+                index,
+                row_spans,
                 gathered,
                 slot + begin - a * size,
                 end - begin,
@@ -148,11 +174,21 @@ def _runs(pages: Sequence[int]) -> list[tuple[int, int]]:
     return list(pairwise(cuts))
 
 
-def _window_mask(item: Item, dtype: torch.dtype) -> Tensor:
-    """Row i is token tok_end + i and sees tokens above tok_end + i - window."""
-    assert item.window is not None
+def _side_by_side(rows: Sequence[int]) -> list[tuple[int, int]]:
+    """The rows as half-open ranges, in order."""
+    spans: list[tuple[int, int]] = []
+    for row in rows:
+        if spans and spans[-1][1] == row:
+            spans[-1] = (spans[-1][0], row + 1)
+        else:
+            spans.append((row, row + 1))
+    return spans
+
+
+def _window_mask(item: Item, plan: Plan, dtype: torch.dtype) -> Tensor:
+    assert plan.window is not None
     tokens = torch.arange(item.tok_begin, item.tok_end)
-    lowest = torch.arange(item.row_count) + (item.tok_end - item.window)
+    lowest = torch.tensor([plan.positions[row] - plan.window for row in item.rows])
     return _additive(tokens[None, :] > lowest[:, None], dtype)[None, None]
 
 
@@ -174,8 +210,8 @@ def _pad(items: Sequence[Item], size: int, dtype: torch.dtype) -> Padded:
     mask = None
     if int(lens.min()) < num_tokens:
         mask = _additive(steps < lens[:, None], dtype)[:, None, None, :]
-    rows = torch.tensor([i.row_begin for i in items])
-    return Padded(rows, slots.flatten(), num_tokens, mask)
+    rows = torch.tensor([i.rows[0] for i in items])
+    return Padded(rows, len(items), slots.flatten(), num_tokens, mask)
 
 
 def _place(
@@ -186,19 +222,25 @@ def _place(
     Rows are cut where the set of calls that cover them changes. Ranges with equally many parts are
     merged together, laid out [part, row], so that a merge reads views.
     """
-    spans = [(c.row, c.row + c.count) for c in calls]
-    spans += [(i.row_begin, i.row_begin + 1) for i in lone]
-    edges = sorted({0, num_rows, *(e for span in spans for e in span)})
-    covers: list[list[int]] = [[] for _ in edges[:-1]]
-    for index, (begin, end) in enumerate(spans):
+    # rows side by side that one call covers: (first, end, call or lone item, first one in the call)
+    spans: list[tuple[int, int, int, int]] = []
+    for index, call in enumerate(calls):
+        done = 0
+        for begin, end in call.spans:
+            spans.append((begin, end, index, done - begin))
+            done += end - begin
+    spans += [(i.rows[0], i.rows[0] + 1, len(calls) + n, 0) for n, i in enumerate(lone)]
+    edges = sorted({0, num_rows, *(edge for span in spans for edge in span[:2])})
+    covers: list[list[tuple[int, int]]] = [[] for _ in edges[:-1]]
+    for begin, end, index, offset in spans:
         for block in range(bisect_left(edges, begin), bisect_left(edges, end)):
-            covers[block].append(index)
+            covers[block].append((index, offset))
     only: list[tuple[int, int]] = []
     parts: list[tuple[int, int]] = []
 
     def place(index: int, at: int, count: int, is_only: bool, to: int) -> None:
         if index < len(calls):
-            calls[index].pieces.append((at - spans[index][0], count, is_only, to))
+            calls[index].pieces.append((at, count, is_only, to))
         else:
             (only if is_only else parts).append((index - len(calls), to))
 
@@ -207,10 +249,10 @@ def _place(
         blocks = [(edges[b], edges[b + 1], c) for b, c in enumerate(covers) if len(c) == n]
         rows = [row for begin, end, _ in blocks for row in range(begin, end)]
         done = 0
-        for begin, end, indices in blocks:
-            for part, index in enumerate(indices):
+        for begin, end, covering in blocks:
+            for part, (index, offset) in enumerate(covering):
                 to = begin if n == 1 else num_parts + part * len(rows) + done
-                place(index, begin, end - begin, n == 1, to)
+                place(index, begin + offset, end - begin, n == 1, to)
             done += end - begin
         if n > 1:
             merges.append(Merge(n, num_parts, torch.tensor(rows)))

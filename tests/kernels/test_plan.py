@@ -11,13 +11,16 @@ def seen(made: Plan) -> list[tuple[int, int]]:
     """Every (row, token) an executor is told to compute, in order of items."""
     pairs = []
     for item in made.items:
-        for i in range(item.row_count):
+        for i, row in enumerate(item.rows):
+            position = made.positions[row]
             for token in range(item.tok_begin, item.tok_end):
                 if item.causal and token > item.tok_begin + i:
                     continue
-                if item.window is not None and token <= item.tok_end + i - item.window:
+                if item.grows and token > position:
                     continue
-                pairs.append((item.row_begin + i, token))
+                if item.windowed and made.window is not None and token <= position - made.window:
+                    continue
+                pairs.append((row, token))
     return pairs
 
 
@@ -50,28 +53,29 @@ def test_each_row_sees_each_of_its_tokens_once(start: int, count: int, window: i
 @pytest.mark.parametrize("window", [None, 1, 2, 5, 16])
 def test_no_item_is_empty_and_no_row_of_an_item_is_blind(window: int | None) -> None:
     segments = [Segment(0, 40, 0, range(9)), Segment(40, 40, 17, range(9))]
-    for item in plan(segments, 16, window).items:
-        assert item.row_count > 0
+    made = plan(segments, 16, window)
+    for item in made.items:
+        assert len(item.rows) > 0
         assert item.tok_begin < item.tok_end
         if item.causal:
-            assert item.row_count == item.tok_end - item.tok_begin
-        if item.window is not None:
-            last_row = item.row_count - 1
-            assert item.tok_end - 1 > item.tok_end + last_row - item.window
+            assert len(item.rows) == item.tok_end - item.tok_begin
+        if item.windowed:
+            assert window is not None
+            assert item.tok_end - 1 > made.positions[item.rows[-1]] - window
 
 
 def test_an_extend_is_its_prefix_and_its_own_causal_part() -> None:
     table = [5, 6, 9]
     made = plan([Segment(2, 20, 17, table)], 16)
     assert made.items == (
-        Item(2, 20, 0, 17, table),
-        Item(2, 20, 17, 37, table, causal=True),
+        Item(range(2, 22), 0, 17, table),
+        Item(range(2, 22), 17, 37, table, causal=True),
     )
     assert made.num_rows == 22
 
 
 def test_a_decode_row_is_one_plain_item() -> None:
-    assert plan([Segment(3, 1, 17, [5, 6])], 16).items == (Item(3, 1, 0, 18, [5, 6]),)
+    assert plan([Segment(3, 1, 17, [5, 6])], 16).items == (Item(range(3, 4), 0, 18, [5, 6]),)
 
 
 def test_a_segment_without_rows_asks_for_nothing() -> None:
