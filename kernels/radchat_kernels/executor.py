@@ -1,13 +1,14 @@
 """What runs the steps' arithmetic besides matrix products: one interface, two executors.
 
 ``torch`` is plain torch and the specification of each operation; ``triton`` has a kernel for each.
-Both run the same plan on the same pool. Choosing imports what is chosen.
+Both run the same plan on the same pool. Choosing imports what is chosen, and no more.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from importlib import import_module
+from typing import Literal, Protocol, cast
 
 from torch import Tensor
 
@@ -50,6 +51,7 @@ class Executor(Protocol):
     """T rows of a step; D = head_dim; HQ query heads on HKV KV heads; H = hidden size."""
 
     name: str  # torch, triton
+    why: str  # it is this one, in a few words
 
     def limits(self, heads: Heads) -> Limits:
         """What plans for attention of this shape should look like here."""
@@ -124,3 +126,38 @@ class Executor(Protocol):
     def linear4(self, x: Tensor, weight: Packed4, bias: Tensor | None = None) -> Tensor:
         """Give x [..., in] times the weight, plus bias [out]: [..., out] in x's dtype."""
         ...
+
+
+class Unavailable(Exception):
+    """What was asked for can't be had here; the message says why, in a few words."""
+
+
+def choose(device_type: str, asked: str = "auto") -> Executor:
+    """The executor for tensors on ``cpu`` or ``cuda``.
+
+    auto: on a GPU the kernels where Triton can run them, else torch. Raises Unavailable.
+    """
+    if asked not in ("auto", "torch", "triton"):
+        raise Unavailable(f"executor {asked!r}: want auto, torch or triton")
+    if asked == "torch":
+        return _torch("asked for")
+    if asked == "auto" and device_type != "cuda":
+        return _torch("no GPU")
+    from radchat_kernels import _triton
+
+    reason = _triton.why_not(device_type)
+    if not reason:
+        made = import_module("radchat_kernels.triton_executor").TritonExecutor(device_type)
+        made.why = "asked for" if asked == "triton" else "a GPU"
+        if _triton.INTERPRETED:
+            made.why += ", interpreted"
+        return cast("Executor", made)
+    if asked == "triton":
+        raise Unavailable(reason)
+    return _torch(reason)
+
+
+def _torch(why: str) -> Executor:
+    from radchat_kernels.torch_executor import TorchExecutor
+
+    return cast("Executor", TorchExecutor(why))

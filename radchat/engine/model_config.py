@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from radchat.architectures import DECODER, check_class, check_config, kind_of
 from radchat.engine.rope import Rope, longest_text
 from radchat.errors import ModelBroken
-
-Activation = Literal["silu", "gelu", "gelu_tanh"]
+from radchat_kernels.executor import Activation
 
 _ACTIVATIONS: dict[str, Activation] = {
     "silu": "silu",

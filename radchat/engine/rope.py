@@ -168,29 +168,30 @@ class RopeTable:
     the same way whatever step asks: cold, warm and batched runs rotate by the same bits.
     """
 
-    def __init__(self, rope: Rope, dtype: torch.dtype) -> None:
+    def __init__(self, rope: Rope, dtype: torch.dtype, device: str = "cpu") -> None:
         self._rope = rope
         self._dtype = torch.float64 if dtype == torch.float64 else torch.float32
-        self._inv_freq = torch.tensor(rope.inv_freq, dtype=torch.float32)
+        self._device = device
         self._cos = torch.empty(0, 0)
         self._sin = torch.empty(0, 0)
 
-    def rows(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosine and sine for positions [T], each [T, 1, head_dim].
+    def rows(self, positions: Tensor, num_positions: int) -> tuple[Tensor, Tensor]:
+        """Cosine and sine for positions [T], each [T, 1, head_dim]; all < ``num_positions``.
 
         The sine's first half is negated: ``rotated = x * cos + roll(x, head_dim / 2) * sin``.
         """
-        needed = int(positions.max()) + 1
-        if needed > len(self._cos):
-            self._grow(max(256, 1 << (needed - 1).bit_length()))
+        if num_positions > len(self._cos):
+            self._grow(max(256, 1 << (num_positions - 1).bit_length()))
         return (
             self._cos.index_select(0, positions).unsqueeze(1),
             self._sin.index_select(0, positions).unsqueeze(1),
         )
 
     def _grow(self, num_positions: int) -> None:
-        angles = torch.arange(num_positions, dtype=torch.float32)[:, None] * self._inv_freq
+        """Made on the CPU whatever the device: the same bits everywhere."""
+        inv_freq = torch.tensor(self._rope.inv_freq, dtype=torch.float32)
+        angles = torch.arange(num_positions, dtype=torch.float32)[:, None] * inv_freq
         cos = (angles.cos() * self._rope.scale).to(self._dtype)
         sin = (angles.sin() * self._rope.scale).to(self._dtype)
-        self._cos = torch.cat([cos, cos], dim=-1)
-        self._sin = torch.cat([-sin, sin], dim=-1)
+        self._cos = torch.cat([cos, cos], dim=-1).to(self._device)
+        self._sin = torch.cat([-sin, sin], dim=-1).to(self._device)

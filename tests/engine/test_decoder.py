@@ -307,10 +307,10 @@ def test_packed_bf16_products_are_the_plain_ones_to_the_bit() -> None:
 def test_a_positions_angles_are_the_same_bits_whatever_was_asked_before() -> None:
     rope = our("llama yarn").config.rope
     grown, fresh = RopeTable(rope, torch.float32), RopeTable(rope, torch.float32)
-    early = [t.clone() for t in grown.rows(torch.tensor([3, 200]))]
-    grown.rows(torch.tensor([5000]))
+    early = [t.clone() for t in grown.rows(torch.tensor([3, 200]), 201)]
+    grown.rows(torch.tensor([5000]), 5001)
     for table in (grown, fresh):
-        for a, b in zip(table.rows(torch.tensor([3, 200])), early, strict=True):
+        for a, b in zip(table.rows(torch.tensor([3, 200]), 201), early, strict=True):
             assert torch.equal(a, b)
 
 

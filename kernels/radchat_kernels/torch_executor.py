@@ -1,0 +1,47 @@
+"""The executor in plain torch: each operation's specification, and what runs on CPUs."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from radchat_kernels import torch_exec, torch_rows
+from radchat_kernels.executor import Heads
+from radchat_kernels.plan import Limits, Plan
+
+
+class TorchExecutor:
+    """As ``Executor`` says; ``why`` it is this one."""
+
+    name = "torch"
+
+    def __init__(self, why: str = "asked for") -> None:
+        self.why = why
+
+    # the twins as they are: a small model's decode step has no time for a call around each
+    store = staticmethod(torch_exec.store)
+    rope_store = staticmethod(torch_rows.rope_store)
+    add_rmsnorm = staticmethod(torch_rows.add_rmsnorm)
+    act_mul = staticmethod(torch_rows.act_mul)
+
+    def limits(self, heads: Heads) -> Limits:  # noqa: ARG002 - of whatever shape
+        """Plans as a CPU's caches like them: a sequence by itself."""
+        return Limits()
+
+    def attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        plan: Plan,
+        positions: Tensor,  # noqa: ARG002 - its plans are never older than their rows
+        scale: float,
+        *,
+        softcap: float | None = None,
+        sinks: Tensor | None = None,
+    ) -> Tensor:
+        return torch_exec.attend(q, k, v, plan, scale, softcap=softcap, sinks=sinks)
+
+    def copy_pages(self, pool: Tensor, pairs: list[tuple[int, int]]) -> None:
+        source, target = torch.tensor(pairs, device=pool.device).T
+        pool[:, :, target] = pool[:, :, source]
