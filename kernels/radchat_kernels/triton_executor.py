@@ -1,0 +1,82 @@
+"""The executor whose operations are Triton kernels: on a GPU, or interpreted on CPU tensors."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from radchat_kernels import attn
+from radchat_kernels._triton import INTERPRETED, Launcher, launch
+from radchat_kernels.executor import Heads
+from radchat_kernels.plan import Limits, Plan
+from radchat_kernels.tiles import Gpu, Tiles
+
+FOLD_BELOW = 32  # tokens: reading a run again for each branch costs less than a part of its own
+CHUNK = (128, 2048)  # tokens of an item
+PROGRAMS_PER_SM = 2  # as many of a launch with a wide path fit on an SM at once
+
+
+class TritonExecutor:
+    """Each method is the kernel's wrapper of the same name, given this one's launcher."""
+
+    name = "triton"
+
+    def __init__(
+        self,
+        device_type: str,
+        tiles: Tiles | None = None,
+        launch: Launcher = launch,
+        gpu: Gpu | None = None,
+    ) -> None:
+        """``tiles``: for every head_dim, in place of the table's. ``gpu``: None asks the device."""
+        if gpu is None and device_type == "cpu" and INTERPRETED:
+            gpu = Gpu("interpret", 2)
+        self._gpu = gpu or Gpu.of(torch.cuda.get_device_properties(torch.cuda.current_device()))
+        self._arch = self._gpu.tiled_as()
+        self._tiles = tiles
+        self._launch = launch
+        self.why = "" if self._arch == self._gpu.arch else f"{self._gpu.arch} as {self._arch}"
+
+    def limits(self, heads: Heads) -> Limits:
+        group = heads.num_heads // heads.num_kv_heads
+        tiles = self._tiles_of(heads.head_dim).holding(group)
+        return Limits(
+            shared=True,
+            fold_below=FOLD_BELOW,
+            chunk=CHUNK,
+            block_tokens=tiles.narrow.block_n,
+            narrow=tiles.narrow.block_m,
+            wide=tiles.wide.block_m,
+            group=group,
+            num_kv_heads=heads.num_kv_heads,
+            programs=PROGRAMS_PER_SM * self._gpu.num_sms,
+            growing=True,
+        )
+
+    def attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        plan: Plan,
+        positions: Tensor,
+        scale: float,
+        *,
+        softcap: float | None = None,
+        sinks: Tensor | None = None,
+    ) -> Tensor:
+        return attn.attend(
+            q,
+            k,
+            v,
+            plan,
+            positions,
+            scale,
+            softcap=softcap,
+            sinks=sinks,
+            tiles=self._tiles_of(q.shape[2]),
+            launch=self._launch,
+        )
+
+    def _tiles_of(self, head_dim: int) -> Tiles:
+        return self._tiles or Tiles.of(self._arch, head_dim)
