@@ -96,3 +96,8 @@ def why_not(device_type: str) -> str:
     except Exception as error:  # no driver, no compiler, no headers: each has its own class
         return f"Triton can't use the GPU ({type(error).__name__}: {error})"
     return ""
+
+
+def power_of_two(number: int) -> int:
+    """The least that is no smaller: what a block's length must be."""
+    return 1 << (number - 1).bit_length()
