@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from radchat_kernels import attn
+from radchat_kernels import attn, cache, fused
 from radchat_kernels._triton import INTERPRETED, Launcher, launch
-from radchat_kernels.executor import Heads
+from radchat_kernels.executor import Activation, HeadNorm, Heads
 from radchat_kernels.plan import Limits, Plan
 from radchat_kernels.tiles import Gpu, Tiles
 
@@ -77,6 +77,30 @@ class TritonExecutor:
             tiles=self._tiles_of(q.shape[2]),
             launch=self._launch,
         )
+
+    def store(self, k_new: Tensor, v_new: Tensor, k: Tensor, v: Tensor, slots: Tensor) -> None:
+        cache.store(k_new, v_new, k, v, slots, launch=self._launch)
+
+    def rope_store(
+        self,
+        qkv: Tensor,
+        angles: tuple[Tensor, Tensor],
+        k: Tensor,
+        v: Tensor,
+        slots: Tensor,
+        heads: Heads,
+        norm: HeadNorm | None = None,
+    ) -> Tensor:
+        return cache.rope_store(qkv, angles, k, v, slots, heads, norm, launch=self._launch)
+
+    def add_rmsnorm(self, x: Tensor | None, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
+        return fused.add_rmsnorm(x, residual, weight, eps, launch=self._launch)
+
+    def act_mul(self, gate_up: Tensor, activation: Activation) -> Tensor:
+        return fused.act_mul(gate_up, activation, launch=self._launch)
+
+    def copy_pages(self, pool: Tensor, pairs: list[tuple[int, int]]) -> None:
+        cache.copy_pages(pool, pairs, launch=self._launch)
 
     def _tiles_of(self, head_dim: int) -> Tiles:
         return self._tiles or Tiles.of(self._arch, head_dim)

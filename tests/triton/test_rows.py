@@ -11,6 +11,7 @@ from torch import Tensor
 
 from radchat_kernels import cache, fused, torch_exec, torch_rows
 from radchat_kernels.executor import Activation, HeadNorm, Heads
+from radchat_kernels.triton_executor import TritonExecutor
 from tests.triton.banded import Banded
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -194,3 +195,29 @@ def test_no_rows() -> None:
     assert q.shape == (0, 2, 4)
     assert k.isnan().all()
     assert banded.grids == []
+
+
+def test_the_executor_hands_on_what_it_is_given() -> None:
+    """Each operation is one launch, and does what the plain one does."""
+    banded = Banded()
+    executor = TritonExecutor("cpu", launch=banded)
+    x, residual, weight = normal(3, 70), normal(3, 70, seed=1), normal(70, seed=2)
+    want = torch_rows.add_rmsnorm(x, residual.clone(), weight, 1e-2)
+    assert torch.allclose(executor.add_rmsnorm(x, residual, weight, 1e-2), want, atol=1e-5)
+    assert torch.allclose(executor.act_mul(x, "gelu"), torch_rows.act_mul(x, "gelu"), atol=1e-5)
+
+    heads, norm = Heads(2, 1, 16), HeadNorm(normal(3, 16), 1e-2)
+    qkv, angles = normal(3, 64), (normal(3, 1, 16, seed=1), normal(3, 1, 16, seed=2))
+    pool, slots = torch.zeros(2, 2, 3, 2, 1, 16), torch.tensor([5, 0, 2])
+    want_pool = pool.clone()
+    q = executor.rope_store(qkv, angles, pool[0, 0], pool[0, 1], slots, heads, norm)
+    kv = want_pool[0, 0], want_pool[0, 1]
+    want = torch_rows.rope_store(qkv, angles, *kv, slots, heads, norm)
+    assert torch.allclose(q, want, atol=1e-5)
+    assert torch.allclose(pool, want_pool, atol=1e-5)
+    executor.copy_pages(pool, [(0, 1)])
+    assert torch.equal(pool[:, :, 1], pool[:, :, 0])
+    new = qkv.view(3, 4, 16)[:, :1]
+    executor.store(new, new + 1, pool[1, 0], pool[1, 1], slots)
+    assert torch.equal(pool[1, 1].view(6, 1, 16)[slots], new + 1)
+    assert len(banded.grids) == 5
