@@ -15,59 +15,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from radchat_kernels.chunks import split
+from radchat_kernels.grouping import share
+from radchat_kernels.items import PER_SEQUENCE, Item, Limits, Segment, Sight
 
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """Rows ``[row_begin, row_begin + row_count)`` are tokens ``start, start + 1, …`` of ``table``.
-
-    Token t lies in page ``table[t // page_size]``, slot ``t % page_size``; the new tokens' KV is
-    in the pool before attention runs. A segment without rows asks for nothing.
-    """
-
-    row_begin: int
-    row_count: int
-    start: int
-    table: Sequence[int]
-
-
-@dataclass(frozen=True, slots=True)
-class Item:
-    """Rows × tokens ``[tok_begin, tok_end)`` of ``table``; neither is ever empty.
-
-    causal: ``rows[i]`` is token ``tok_begin + i`` and sees the item's tokens up to itself (so the
-        item has as many tokens as rows: the causal flag of CPU flash attention is right only
-        there). All other rows see all of the item, but for these two:
-    windowed: a row at position p sees only tokens above ``p - window``; when the plan is made,
-        every row sees at least one.
-    grows: one row, at position p; the item ends at ``min(tok_end, p + 1)``, which may leave none.
-    """
-
-    rows: Sequence[int]  # a range where they lie side by side
-    tok_begin: int
-    tok_end: int
-    table: Sequence[int]
-    causal: bool = False
-    windowed: bool = False
-    grows: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What a device wants of the items. The default is a CPU's: a sequence an item, unsplit."""
-
-    shared: bool = False  # rows that share a run of tokens read it once
-    fold_below: int = 0  # tokens: a shared run shorter than this is read with each one's own
-    chunk: tuple[int, int] | None = None  # least and most tokens of an item; None: not split
-    block_tokens: int = 64  # chunks are multiples of this
-    narrow: int = 16  # query rows × group that a small tile holds
-    wide: int = 64  # and a large one
-    group: int = 1  # query heads on a KV head
-    num_kv_heads: int = 1
-    programs: int = 1  # that run at once on the device
-    growing: bool = False  # a lone row's last item ends where its table ends, not where it is
-
-
-PER_SEQUENCE = Limits()
+__all__ = ["PER_SEQUENCE", "Item", "Limits", "Plan", "Segment", "plan"]
 
 
 @dataclass(eq=False, slots=True)
@@ -135,8 +87,12 @@ def plan(
         for done in range(0, count, most):
             items += _items_of(segment, done, min(most, count - done), window)
     assert _are_disjoint(segments), "two segments claim a row"
-    if limits.chunk is not None:
-        items = _split(items, limits, window, _positions(segments, num_rows))
+    if limits.shared or limits.chunk is not None:
+        sight = Sight(window, _positions(segments, num_rows))
+        if limits.shared:
+            items = share(items, page_size, limits, sight)
+        if limits.chunk is not None:
+            items = split(items, limits, sight)
     return Plan(tuple(segments), tuple(items), num_rows, page_size, window, limits, num_tokens)
 
 
@@ -175,67 +131,3 @@ def _items_of(segment: Segment, done: int, count: int, window: int | None) -> li
 def _are_disjoint(segments: Sequence[Segment]) -> bool:
     spans = sorted((s.row_begin, s.row_begin + s.row_count) for s in segments if s.row_count)
     return all(before[1] <= after[0] for before, after in pairwise(spans))
-
-
-def _split(
-    items: Sequence[Item], limits: Limits, window: int | None, positions: Sequence[int]
-) -> list[Item]:
-    """Long items in chunks, so that all programs of the device have work; longest first."""
-    least = _chunks(items, limits)
-    pieces: list[Item] = []
-    for item in items:
-        num_tokens = item.tok_end - item.tok_begin
-        size = least[_is_wide(item, limits)]
-        if item.causal or num_tokens <= size:
-            pieces.append(item)
-            continue
-        count = -(-num_tokens // size)
-        size = _round_up(-(-num_tokens // count), limits.block_tokens)
-        for begin in range(item.tok_begin, item.tok_end, size):
-            end = min(begin + size, item.tok_end)
-            rows, grows = item.rows, item.grows
-            if item.windowed and window is not None and len(rows) > 1:
-                rows = _sighted(rows, end, window, positions)
-            if grows:  # only what lies beyond the row now
-                grows = end > positions[rows[0]] + 1
-            if rows:
-                pieces.append(Item(rows, begin, end, item.table, False, item.windowed, grows))
-    return sorted(pieces, key=lambda item: item.tok_begin - item.tok_end)
-
-
-def _sighted(rows: Sequence[int], end: int, window: int, positions: Sequence[int]) -> Sequence[int]:
-    """Those of ``rows`` that see a token below ``end``."""
-    seeing = [row for row in rows if positions[row] - window < end - 1]
-    if len(seeing) == len(rows):
-        return rows
-    if isinstance(rows, range) and seeing and seeing[-1] - seeing[0] == len(seeing) - 1:
-        return range(seeing[0], seeing[-1] + 1)
-    return seeing
-
-
-def _chunks(items: Sequence[Item], limits: Limits) -> tuple[int, int]:
-    """Tokens of a chunk of narrow items, and of wide ones.
-
-    All of a class, tokens × row tiles × KV heads, over the programs that run at once. Wide chunks
-    are twice as long at least: each writes more partial results.
-    """
-    assert limits.chunk is not None
-    least, most = limits.chunk
-    work = [0, 0]
-    for item in items:
-        if not item.causal:
-            tiles = -(-len(item.rows) * limits.group // limits.wide)
-            work[_is_wide(item, limits)] += (item.tok_end - item.tok_begin) * tiles
-    narrow, wide = (
-        _round_up(-(-tokens * limits.num_kv_heads // limits.programs), limits.block_tokens)
-        for tokens in work
-    )
-    return min(max(narrow, least), most), min(max(wide, 2 * least), most)
-
-
-def _is_wide(item: Item, limits: Limits) -> bool:
-    return len(item.rows) * limits.group > limits.narrow
-
-
-def _round_up(number: int, to: int) -> int:
-    return -(-number // to) * to

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from radchat_kernels.pack import ITEM_WORDS, WorkList, pack
 from radchat_kernels.plan import Limits, Plan, Segment, plan
+from radchat_kernels.planner import Planner
+from tests.kernels import trees
+from tests.kernels.trees import PAGE, limits, steps
 
-PAGE = 4
 NARROW_TILES = Limits(chunk=(4, 16), block_tokens=4, narrow=2, wide=4, group=2, programs=3)
 GROWING = Limits(chunk=(4, 8), block_tokens=2, narrow=4, wide=6, group=1, programs=2, growing=True)
 
@@ -49,15 +51,8 @@ def read(work: WorkList, made: Plan, positions: Sequence[int]) -> list[tuple[int
 
 
 def wanted(segments: Sequence[Segment], window: int | None) -> list[tuple[int, int, int]]:
-    found = []
-    for s in segments:
-        for i in range(s.row_count):
-            position = s.start + i
-            first = 0 if window is None else max(0, position + 1 - window)
-            found += [
-                (s.row_begin + i, s.table[t // PAGE], t % PAGE) for t in range(first, position + 1)
-            ]
-    return found
+    tables = {s.row_begin + i: s.table for s in segments for i in range(s.row_count)}
+    return [(r, tables[r][t // PAGE], t % PAGE) for r, t in trees.wanted(segments, window)]
 
 
 def check_parts(work: WorkList, made: Plan, *, direct: bool) -> None:
@@ -123,16 +118,35 @@ def check(
     return work
 
 
-LENS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 20)), max_size=5)
-LIMITS = st.sampled_from([Limits(), NARROW_TILES, GROWING])
+@settings(deadline=None, max_examples=300)
+@given(steps(), st.none() | st.integers(1, 40), limits(), st.booleans())
+def test_the_words_say_what_each_row_sees(
+    segments: list[Segment], window: int | None, wants: Limits, direct: bool
+) -> None:
+    check(segments, window, wants, direct=direct)
 
 
 @settings(deadline=None, max_examples=150)
-@given(LENS, st.none() | st.integers(1, 30), LIMITS, st.integers(0, 3), st.booleans())
-def test_the_words_say_what_each_row_sees(
-    lens: list[tuple[int, int]], window: int | None, limits: Limits, more: int, direct: bool
+@given(st.data(), st.none() | st.integers(1, 40), limits(growing=True))
+def test_a_kept_plan_s_words_are_true_at_every_later_step(
+    data: st.DataObject, window: int | None, wants: Limits
 ) -> None:
-    check(tables(lens, more), window, limits, direct=direct)
+    segments = data.draw(steps(lone=True, most=5))
+    planner = Planner(wants, PAGE)
+    kept = planner.plan(segments)
+    made = kept.windowed(window)
+    work = pack(made, made.num_rows)
+    for _ in range(6):
+        room = [len(s.table) * PAGE - 1 - s.start for s in segments]
+        ahead = [data.draw(st.integers(0, min(left, 9))) for left in room]
+        segments = [
+            Segment(s.row_begin, 1, s.start + n, s.table)
+            for s, n in zip(segments, ahead, strict=True)
+        ]
+        assert planner.plan(segments) is kept
+        assert made.num_tokens > max(s.start for s in segments)
+        positions = [s.start for s in sorted(segments, key=lambda s: s.row_begin)]
+        assert sorted(read(work, made, positions)) == sorted(wanted(segments, window))
 
 
 @pytest.mark.parametrize("window", [None, 1, 5, 9])
