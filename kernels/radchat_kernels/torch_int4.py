@@ -6,7 +6,7 @@ the packed form is ever in memory: slower than weights that lie unpacked, at a q
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -33,7 +33,12 @@ def unpack(weight: Packed4, dtype: torch.dtype) -> Tensor:
 
 
 def linear4(
-    x: Tensor, weight: Packed4, bias: Tensor | None = None, *, piece_bytes: int = PIECE_BYTES
+    x: Tensor,
+    weight: Packed4,
+    bias: Tensor | None = None,
+    *,
+    unpack: Callable[[Packed4, torch.dtype], Tensor] = unpack,
+    piece_bytes: int = PIECE_BYTES,
 ) -> Tensor:
     """Give x [..., in] times the weight, plus bias [out]: [..., out] in x's dtype."""
     done = []

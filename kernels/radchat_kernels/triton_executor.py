@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from radchat_kernels import attn, cache, fused
+from radchat_kernels import attn, cache, fused, int4
 from radchat_kernels._triton import INTERPRETED, Launcher, launch
-from radchat_kernels.executor import Activation, HeadNorm, Heads
+from radchat_kernels.executor import Activation, HeadNorm, Heads, Packed4
 from radchat_kernels.plan import Limits, Plan
 from radchat_kernels.tiles import Gpu, Tiles
 
@@ -101,6 +101,9 @@ class TritonExecutor:
 
     def copy_pages(self, pool: Tensor, pairs: list[tuple[int, int]]) -> None:
         cache.copy_pages(pool, pairs, launch=self._launch)
+
+    def linear4(self, x: Tensor, weight: Packed4, bias: Tensor | None = None) -> Tensor:
+        return int4.linear4(x, weight, bias, launch=self._launch)
 
     def _tiles_of(self, head_dim: int) -> Tiles:
         return self._tiles or Tiles.of(self._arch, head_dim)
