@@ -58,6 +58,7 @@ class Launches:
         given = dict(zip(names, args, strict=True))
         if kernel.__name__ == "attend_kernel":
             _poison(given)
+            _turn(given)
         bands = {
             id(value): _Banded(value, BESIDE.get(name, (len(given["q_ptr"]),)))
             if name in BESIDE or "q_ptr" in given
@@ -79,6 +80,13 @@ def _poison(given: dict[str, Any]) -> None:
     given["mid_o_ptr"].fill_(torch.nan)
     given["mid_lse_ptr"].fill_(torch.nan)
     given["o_ptr"][given["rows_ptr"].long()] = torch.nan
+
+
+def _turn(given: dict[str, Any]) -> None:
+    """Last item first: a device promises no order, the interpreter keeps it."""
+    count = int(given["n_items_ptr"])
+    items = given["items_ptr"].view(-1, 8)[:count]
+    items.copy_(items.flip(0))
 
 
 class _Banded:

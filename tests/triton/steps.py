@@ -70,6 +70,14 @@ class Step:
             place = self.pool[:, table[t // self.page_size], t % self.page_size]
             place.copy_(self.normal(*place.shape))
 
+    def grow(self, tokens: int) -> None:
+        """Lone rows' sequences go on by so many tokens, in the same pages."""
+        for index, s in enumerate(self.segments):
+            if s.row_count == 1:
+                self.write(s.table, s.start + 1, s.start + 1 + tokens)
+                self.segments[index] = Segment(s.row_begin, 1, s.start + tokens, s.table)
+        self.q = self.normal(*self.q.shape)
+
     @property
     def positions(self) -> Tensor:
         found = torch.zeros(len(self.q), dtype=torch.int64)
