@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from radchat_kernels._triton import INTERPRETED, Launcher, launch
+from radchat_kernels._triton import INTERPRETED, Launcher, launch, power_of_two
 from radchat_kernels.attn_kernels import attend_kernel, merge_kernel
 from radchat_kernels.pack import WorkList, pack
 from radchat_kernels.plan import Plan, Segment
 from radchat_kernels.tiles import Tile, Tiles
 
 MIN_ROWS = 64  # of a segment that torch's own attention gets: below, a launch costs more
-LEAST_ITEMS = 16  # grids are powers of two from here on: steps of other lengths share a launch
+LEAST = 16  # items, slots: powers of two from here on, so that steps share their launches
 INT32_SPAN = 2**31 - 2**20  # elements that 32-bit offsets reach, masked lanes included
 
 
@@ -57,7 +57,7 @@ def attend(
         return o
     consts = {
         "D": dim,
-        "D_PAD": max(16, _power_of_two(dim)),
+        "D_PAD": power_of_two(max(dim, 16)),
         "I64": max(map(_span, (q, k, v, o, work.mid_o))) > INT32_SPAN,
     }
     launch(
@@ -91,7 +91,7 @@ def attend(
         num_stages=work.largest.num_stages,
     )
     if work.has_parts:
-        heads = min(tiles.merge_heads, _power_of_two(num_heads))
+        heads = min(tiles.merge_heads, power_of_two(num_heads))
         launch(
             merge_kernel,
             (num_rows, -(-num_heads // heads)),
@@ -159,13 +159,13 @@ def _send(plan: Plan, q: Tensor, tiles: Tiles, group: int, *, direct: bool) -> _
     work: WorkList = pack(replace(plan, limits=limits), len(q), direct=direct)
     data = _upload(work.data, q.device)
     views = {name: data[begin : begin + n] for name, (begin, n) in work.offsets.items()}
-    num_slots = max(LEAST_ITEMS, _power_of_two(work.num_slots))
+    num_slots = power_of_two(max(work.num_slots, LEAST))
     mid_o = torch.empty(num_slots, *q.shape[1:], dtype=torch.float32, device=q.device)
     return _Sent(
         **views,
         mid_o=mid_o,
         mid_lse=torch.empty(mid_o.shape[:2], dtype=torch.float32, device=q.device),
-        num_items=max(LEAST_ITEMS, _power_of_two(work.num_items)) if work.num_items else 0,
+        num_items=power_of_two(max(work.num_items, LEAST)) if work.num_items else 0,
         has_parts=work.num_slots > 0,
         covers_all=work.covers_all,
         causal=work.causal,
@@ -227,11 +227,6 @@ def _heads_first(x: Tensor) -> Tensor:
 
 def _pages_of(segment: Segment, page_size: int) -> Sequence[int]:
     return segment.table[: -(-segment.row_count // page_size)]
-
-
-def _power_of_two(n: int) -> int:
-    """The least one ≥ n."""
-    return 1 << max(0, n - 1).bit_length()
 
 
 def _span(t: Tensor) -> int:

@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
+from radchat_kernels._triton import power_of_two
+
 KNOWN = ("sm80", "sm86", "sm89", "sm90", "sm100", "sm120", "gfx942")
 LARGE = ("sm90", "sm100")  # registers and shared memory for 128 query rows at a head_dim of 128
 
@@ -60,7 +62,7 @@ class Tiles:
     def holding(self, group: int) -> Tiles:
         """These, where even a narrow tile holds one row's ``group`` query heads on a KV head."""
         narrow, wide, extend = (
-            replace(t, block_m=max(t.block_m, 1 << (group - 1).bit_length()))
+            replace(t, block_m=max(t.block_m, power_of_two(group)))
             for t in (self.narrow, self.wide, self.extend)
         )
         return replace(self, narrow=narrow, wide=wide, extend=extend)

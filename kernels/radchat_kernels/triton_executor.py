@@ -35,7 +35,8 @@ class TritonExecutor:
         self._arch = self._gpu.tiled_as()
         self._tiles = tiles
         self._launch = launch
-        self.why = "" if self._arch == self._gpu.arch else f"{self._gpu.arch} as {self._arch}"
+        self.note = "" if self._arch == self._gpu.arch else f"{self._gpu.arch} as {self._arch}"
+        self.why = self.note
 
     def limits(self, heads: Heads) -> Limits:
         group = heads.num_heads // heads.num_kv_heads

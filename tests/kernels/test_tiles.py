@@ -1,0 +1,66 @@
+"""Tiles by architecture: what a launch, a plan and the kernels ask of each."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from radchat_kernels.executor import Heads
+from radchat_kernels.tiles import KNOWN, Gpu, Tiles
+from radchat_kernels.triton_executor import TritonExecutor
+
+
+@pytest.mark.parametrize("arch", [*KNOWN, "interpret"])
+@pytest.mark.parametrize("dim", [16, 64, 80, 96, 128, 192, 256])
+def test_tiles_are_powers_of_two_and_grow(arch: str, dim: int) -> None:
+    tiles = Tiles.of(arch, dim)
+    for tile in (tiles.narrow, tiles.wide, tiles.extend):
+        for size in (tile.block_m, tile.block_n, tile.num_warps):
+            assert size & (size - 1) == 0
+        assert tile.block_m >= 16
+    assert tiles.narrow.block_m < tiles.wide.block_m <= tiles.extend.block_m
+
+
+@pytest.mark.parametrize(("group", "narrow", "wide"), [(1, 16, 64), (16, 16, 64), (71, 128, 128)])
+def test_a_tile_holds_a_rows_query_heads(group: int, narrow: int, wide: int) -> None:
+    tiles = Tiles.of("sm90", 64).holding(group)
+    assert (tiles.narrow.block_m, tiles.wide.block_m) == (narrow, wide)
+
+
+def test_a_device_is_named_by_its_properties() -> None:
+    nvidia = SimpleNamespace(major=9, minor=0, multi_processor_count=132)
+    amd = SimpleNamespace(
+        gcnArchName="gfx942:sramecc+:xnack-", major=9, minor=4, multi_processor_count=304
+    )
+    assert Gpu.of(nvidia) == Gpu("sm90", 132)
+    assert Gpu.of(amd) == Gpu("gfx942", 304)
+
+
+@pytest.mark.parametrize(
+    ("arch", "known"),
+    [
+        ("sm90", "sm90"),
+        ("sm75", "sm80"),
+        ("sm87", "sm86"),
+        ("sm103", "sm100"),
+        ("sm121", "sm120"),
+        ("sm130", "sm120"),
+        ("gfx90a", "gfx942"),
+        ("gfx950", "gfx942"),
+    ],
+)
+def test_an_unknown_architecture_has_the_tiles_of_the_newest_before_it(
+    arch: str, known: str
+) -> None:
+    gpu = Gpu(arch, 100)
+    assert gpu.tiled_as() == known
+    assert TritonExecutor("cuda", gpu=gpu).note == ("" if arch == known else f"{arch} as {known}")
+
+
+def test_plans_for_a_gpu_share_grow_and_fill_it() -> None:
+    limits = TritonExecutor("cuda", gpu=Gpu("sm90", 132)).limits(Heads(32, 8, 128))
+    assert limits.shared
+    assert limits.growing
+    assert (limits.group, limits.num_kv_heads, limits.programs) == (4, 8, 264)
+    assert (limits.narrow, limits.wide, limits.block_tokens) == (16, 64, 64)

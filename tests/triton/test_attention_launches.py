@@ -1,0 +1,130 @@
+"""What the attention's launches are made of, and what does without them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from radchat_kernels.attn import attend
+from radchat_kernels.plan import Segment, plan
+from radchat_kernels.triton_executor import TritonExecutor
+from tests.triton.guarded import Launches
+from tests.triton.steps import SMALL, TOLERANCE, Step
+
+TREE = {"a": 5, "b": 5, "c": 4}
+LEAVES = [*[("ab", n, 1) for n in range(9)], *[("ac", n, 1) for n in range(2)]]
+
+
+def names(launches: Launches) -> list[str]:
+    return [call.kernel for call in launches.calls]
+
+
+def test_a_tree_of_three_levels_takes_two_launches() -> None:
+    """Narrow items and wide ones, of one grid with room to spare."""
+    launches = Launches()
+    step = Step(LEAVES, TREE)
+    made = step.plan()
+    step.check(launches, made)
+    assert names(launches) == ["attend_kernel", "merge_kernel"]
+    call = launches.calls[0]
+    assert (call.consts["BLOCK_M"], call.consts["WIDE_M"]) == (16, 32)
+    assert call.grid[1] > len(made.items)
+
+
+def test_rows_of_one_part_each_take_one_launch() -> None:
+    launches = Launches()
+    step = Step([("", n, 1) for n in (3, 9, 20)])
+    step.check(launches)
+    assert names(launches) == ["attend_kernel"]
+    assert launches.calls[0].consts["WIDE_M"] == 0
+
+
+def test_only_wide_items_compile_no_narrow_path() -> None:
+    launches = Launches()
+    Step([("", 0, 14)]).check(launches)
+    assert launches.calls[0].consts["BLOCK_M"] == 0
+
+
+@pytest.mark.parametrize("window", [None, 6])
+def test_no_argument_of_a_launch_depends_on_a_length(window: int | None) -> None:
+    """Of two steps with the same rows, and of one plan as it grows, only tensors differ."""
+    one, other = Launches(), Launches()
+    longer = {"a": 6, "b": 4, "c": 7}
+    for launches, leaves, runs in (
+        (one, LEAVES, TREE),
+        (other, [(path, n + 3, rows) for path, n, rows in LEAVES], longer),
+    ):
+        step = Step(leaves, runs, spare=2)
+        made = step.plan(step.limits(growing=True), window)
+        step.check(launches, made)
+        step.grow(4)
+        step.check(launches, made)
+    assert len(one.calls) == 4
+    assert one.calls == other.calls
+    assert one.calls[:2] == one.calls[2:]
+
+
+def test_a_plan_goes_to_the_device_once() -> None:
+    step = Step(LEAVES, TREE)
+    made = step.plan()
+    step.check(Launches(), made)
+    before = dict(made.scratch)
+    step.pool.mul_(2)
+    step.check(Launches(), made)
+    assert made.scratch == before
+
+
+def test_offsets_of_64_bits_give_the_same() -> None:
+    class Wide(Launches):
+        def __call__(self, kernel, grid, args, consts, **options) -> None:
+            assert consts["I64"] is False
+            super().__call__(kernel, grid, args, {**consts, "I64": True}, **options)
+
+    step = Step(LEAVES[-4:], TREE, kv_heads=2)
+    assert torch.equal(step.check(Launches()), step.check(Wide()))
+
+
+def test_a_large_pool_has_offsets_of_64_bits() -> None:
+    def flags(num_pages: int) -> list[bool]:
+        found: list[bool] = []
+        attend(
+            torch.empty(1, 2, 16, device="meta"),
+            *torch.empty(2, num_pages, 16, 1, 16, device="meta"),
+            plan([Segment(0, 1, 3, [1])], 16),
+            torch.empty(1, dtype=torch.int64, device="meta"),
+            1.0,
+            tiles=SMALL,
+            launch=lambda kernel, grid, args, consts, **options: found.append(consts["I64"]),
+        )
+        return found
+
+    assert flags(2**23 - 2**13) == [False]
+    assert flags(2**23) == [True]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_where_nothing_is_cached_torch_gives_what_the_kernel_gives(dtype: torch.dtype) -> None:
+    """A lone row more, and the same rows go through the kernel."""
+    step = Step([("", 0, 70), ("", 0, 0), ("", 0, 64), ("", 5, 1)], dtype=dtype, group=3)
+    launches = Launches()
+    by_kernel = step.check(launches)
+    assert names(launches)[0] == "attend_kernel"
+    step.segments.pop()
+    launches = Launches()
+    by_torch = step.check(launches)  # the lone row is now of no segment
+    assert names(launches) == []
+    difference = (by_torch[:134] - by_kernel[:134]).double().norm()
+    assert difference < TOLERANCE[dtype] * by_kernel[:134].double().norm()
+    step.check(launches, softcap=3.0)
+    step.check(launches, step.plan(window=20))
+    assert "attend_kernel" in names(launches)
+
+
+def test_the_executor_hands_its_launcher_and_tiles_on() -> None:
+    step = Step(LEAVES, TREE)
+    launches = Launches()
+    executor = TritonExecutor("cpu", SMALL, launches)
+    k, v = step.pool
+    got = executor.attend(step.q, k, v, step.plan(), step.positions, step.scale)
+    assert torch.equal(got, step.check(Launches()))
+    assert [call.consts.get("BLOCK_N") for call in launches.calls] == [16, None]
