@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import NamedTuple
 
 import pytest
+import torch
 
 from radchat_kernels import attn_kernels
 from tests.triton import test_attention as tests
@@ -36,6 +37,10 @@ def grown(launches: Launches) -> None:
 
 def merged(launches: Launches) -> None:
     tests.test_a_merge_never_reads_a_part_without_tokens(with_sinks=False, launches=launches)
+
+
+def with_sinks(launches: Launches) -> None:
+    tests.test_sinks(torch.float32, launches)
 
 
 BUGS = {
@@ -95,7 +100,7 @@ BUGS = {
     "the sink is not in base 2": Bug(
         "other=0.0).to(tl.float32) * 1.4426950408889634",
         "other=0.0).to(tl.float32)",
-        lambda launches: tests.test_sinks(tests.torch.float32, launches),
+        with_sinks,
     ),
     "the cap is applied to scores in base 2": Bug(
         "if not HAS_SOFTCAP:", "if True:", tests.test_a_cap_on_scores
