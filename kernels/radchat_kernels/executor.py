@@ -148,9 +148,10 @@ def choose(device_type: str, asked: str = "auto") -> Executor:
     reason = _triton.why_not(device_type)
     if not reason:
         made = import_module("radchat_kernels.triton_executor").TritonExecutor(device_type)
-        made.why = "asked for" if asked == "triton" else "a GPU"
-        if _triton.INTERPRETED:
-            made.why += ", interpreted"
+        words = ["asked for" if asked == "triton" else "a GPU"]
+        words += ["interpreted"] if _triton.INTERPRETED else []
+        words += [made.why] if made.why else []
+        made.why = ", ".join(words)
         return cast("Executor", made)
     if asked == "triton":
         raise Unavailable(reason)

@@ -17,12 +17,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from radchat.engine.forward import heads_of
 from radchat.engine.kv_pool import KVPool
 from radchat.engine.linear import Linear
 from radchat.engine.model_config import DecoderConfig
 from radchat.engine.rope import RopeTable
 from radchat.errors import ModelBroken
-from radchat_kernels.executor import Executor, HeadNorm, Heads, choose
+from radchat_kernels.executor import Executor, HeadNorm, choose
 from radchat_kernels.plan import Plan
 
 __all__ = ["Decoder", "DecoderConfig"]
@@ -97,8 +98,7 @@ class Decoder:
         logits: Tensor,
     ) -> None:
         x = self._embedding.index_select(0, ids)
-        num_tokens = max(each.start + each.row_count for each in plan.segments)
-        step = _Step(positions, slots, plan, self._rope.rows(positions, num_tokens))
+        step = _Step(positions, slots, plan, self._rope.rows(positions, plan.num_tokens))
         added: Tensor | None = None
         last = len(self._layers) - 1
         for index, layer in enumerate(self._layers):
@@ -128,7 +128,7 @@ class _Layer:
     ) -> None:
         at = f"model.layers.{index}."
         hidden, inner, dim = config.hidden_size, config.intermediate_size, config.head_dim
-        self._heads = Heads(config.num_heads, config.num_kv_heads, dim)
+        self._heads = heads_of(config)
         q_dim, kv_dim = config.num_heads * dim, config.num_kv_heads * dim
         self._config = config
         self._executor = executor

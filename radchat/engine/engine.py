@@ -18,6 +18,7 @@ from radchat.engine.block_store import BlockStore
 from radchat.engine.checks import Poison, check_idle, check_request, wants_checks
 from radchat.engine.choice import Group
 from radchat.engine.delivery import Delivery
+from radchat.engine.device import Device
 from radchat.engine.disk_tier import DiskTier
 from radchat.engine.kv_pool import KVPool
 from radchat.engine.meters import Meters, PromptCost
@@ -29,6 +30,8 @@ from radchat.engine.scheduler import Scheduler
 from radchat.engine.scheduler_options import SchedulerOptions
 from radchat.engine.words import TextFactory
 from radchat.errors import InvalidInput
+from radchat_kernels.executor import Executor, choose
+from radchat_kernels.plan import Limits
 
 
 class Engine(Outside):
@@ -44,16 +47,21 @@ class Engine(Outside):
         options: SchedulerOptions | None = None,
         clock: Callable[[], float] = time.monotonic,
         check: bool | None = None,
-        device: str = "cpu",
         blocks: BlockStore | None = None,
+        device: Device | None = None,
+        executor: Executor | None = None,
+        limits: Limits | None = None,
     ) -> None:
+        """``device`` (default: the CPU): where model and pool are. ``limits``: of steps' plans."""
         self.model = model
         self.pool = pool
+        self.device = device or Device()
+        self.executor = executor or choose("cpu")
         self.cache = cache
         self.options = options or SchedulerOptions()
         self._clock = clock
         self._meters = Meters(clock, self.options.chunk_tokens)
-        self._runner = Runner(model, pool, device)
+        self._runner = Runner(model, pool, self.device, limits or Limits())
         self._disk = None
         if blocks is not None:
             self._disk = DiskTier(

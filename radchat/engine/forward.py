@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from radchat.engine.kv_pool import KVPool
-from radchat_kernels import Plan
+from radchat_kernels.executor import Heads
+from radchat_kernels.plan import Plan
 
 
 class ModelShape(Protocol):
@@ -23,6 +24,9 @@ class ModelShape(Protocol):
     def num_layers(self) -> int: ...
 
     @property
+    def num_heads(self) -> int: ...
+
+    @property
     def num_kv_heads(self) -> int: ...
 
     @property
@@ -30,6 +34,10 @@ class ModelShape(Protocol):
 
     @property
     def max_position_embeddings(self) -> int: ...
+
+
+def heads_of(shape: ModelShape) -> Heads:
+    return Heads(shape.num_heads, shape.num_kv_heads, shape.head_dim)
 
 
 @dataclass(frozen=True, slots=True)

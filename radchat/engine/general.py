@@ -38,7 +38,8 @@ from radchat.engine.kv_pool import KVPool
 from radchat.engine.linear import Linear, can_pack
 from radchat.engine.rope import longest_text
 from radchat.errors import ModelBroken
-from radchat_kernels import Plan
+from radchat_kernels.executor import Executor, choose
+from radchat_kernels.plan import Plan
 
 _OBSERVED = 3  # tokens of the pass that a model is observed in
 
@@ -50,6 +51,7 @@ class GeneralConfig:
     architecture: str
     vocab_size: int
     num_layers: int  # that attend, each with KV of its own
+    num_heads: int  # query heads of a layer, at most
     num_kv_heads: int
     head_dim: int
     max_position_embeddings: int
@@ -59,21 +61,34 @@ class GeneralConfig:
 class GeneralModel:
     """A model of transformers, run a step at a time. Same interface as ``Decoder``."""
 
-    def __init__(self, config: Mapping[str, Any], module: Any, dtype: torch.dtype) -> None:
-        """``module`` as ``open_module`` gives it. Raises ModelBroken with what can't be run."""
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        module: Any,
+        dtype: torch.dtype,
+        device: str = "cpu",
+        executor: Executor | None = None,
+    ) -> None:
+        """``module`` as ``open_module`` gives it; it is moved to ``device``.
+
+        Raises ModelBroken with what can't be run.
+        """
         self.dtype = dtype
         self.tokens_computed = 0
-        self.module = module
+        self.device = device
+        self.executor = executor or choose("cpu")
+        self.module = module.to(device)
         inner = module.config.get_text_config()
         longest = getattr(inner, "max_position_embeddings", None)
         if not isinstance(longest, int) or longest < 1:
             raise ModelBroken(f"{inner.model_type!r} doesn't say how long a text may be")
-        layers = _observe(module, longest)
+        layers = _observe(module, longest, device)
         _check_layers(inner, layers)
         self.config = GeneralConfig(
             architecture=str(config["model_type"]),
             vocab_size=int(inner.vocab_size),
             num_layers=len(layers),
+            num_heads=max(layer.num_heads for layer in layers),
             num_kv_heads=layers[0].num_kv_heads,
             head_dim=layers[0].head_dim,
             max_position_embeddings=longest_text(text_config(config), longest)[0],
@@ -91,13 +106,12 @@ class GeneralModel:
     ) -> Tensor:
         """Run ids [T] at positions [T], write their KV to slots [T]; all int64.
 
-        Gives float32 logits [R, vocab] of the rows logit_rows [R].
+        Gives float32 logits [R, vocab] of the rows logit_rows [R]. All on the model's device.
         """
-        self.tokens_computed += len(ids)
-        logits = torch.empty(len(logit_rows), self.config.vocab_size)
+        logits = torch.empty(len(logit_rows), self.config.vocab_size, device=self.device)
         if len(ids) == 0:
             return logits
-        step = Step(slots, plan, pool, self.config.windows)
+        step = Step(positions, slots, plan, pool, self.config.windows, self.executor)
         with torch.inference_mode():
             found = during(step, lambda: _run(self.module, ids, positions, logit_rows))
             logits.copy_(found)
@@ -105,6 +119,7 @@ class GeneralModel:
             raise ModelBroken(
                 f"{step.calls} of {self.config.num_layers} layers attended in this step"
             )
+        self.tokens_computed += len(ids)
         return logits
 
 
@@ -112,6 +127,8 @@ def open_general(
     config: Mapping[str, Any],
     weights: Mapping[str, Tensor],
     dtype: torch.dtype,
+    device: str = "cpu",
+    executor: Executor | None = None,
     *,
     is_checked: bool = False,
 ) -> GeneralModel:
@@ -122,9 +139,9 @@ def open_general(
     """
     from radchat.engine.general_check import check_against_transformers
 
-    module = open_module(config, weights, dtype)
+    module = open_module(config, weights, dtype).to(device)
     _pack(module)
-    model = GeneralModel(config, module, dtype)
+    model = GeneralModel(config, module, dtype, device, executor)
     if not is_checked:
         check_against_transformers(model)
     return model
@@ -249,10 +266,10 @@ def _run(module: Any, ids: Tensor, positions: Tensor, rows: Tensor) -> Tensor:
     return logits
 
 
-def _observe(module: Any, longest: int) -> list[Layer]:
+def _observe(module: Any, longest: int, device: str) -> list[Layer]:
     """The layers that attend, in order, from one short pass."""
     seen = Observation(longest)
-    few = torch.arange(min(_OBSERVED, longest))
+    few = torch.arange(min(_OBSERVED, longest), device=device)
     try:
         with torch.inference_mode():
             during(seen, lambda: _run(module, few, few, few[-1:]))

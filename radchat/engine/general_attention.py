@@ -18,7 +18,8 @@ from torch import Tensor
 
 from radchat.engine.kv_pool import KVPool
 from radchat.errors import ModelBroken
-from radchat_kernels import Plan, attend, store
+from radchat_kernels.executor import Executor
+from radchat_kernels.plan import Plan
 
 NAME = "radchat"
 MaskFunction = Callable[[Any, Any, Any, Any], Any]  # batch, head, query, key: may it look?
@@ -85,10 +86,12 @@ def _mask(q_length: int, mask_function: MaskFunction, **_: Any) -> Tensor | None
 class Step:
     """Stores the step's K and V at ``slots`` and attends by ``plan``; one call a layer."""
 
+    positions: Tensor
     slots: Tensor
     plan: Plan
     pool: KVPool
     windows: Sequence[int | None]
+    executor: Executor
     calls: int = 0
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, scoring: Scoring) -> Tensor:
@@ -98,11 +101,17 @@ class Step:
         plan = self.plan.windowed(self.windows[self.calls])
         self.calls += 1
         queries, keys, values = (_by_row(each).to(self.pool.dtype) for each in (q, k, v))
-        store(keys, values, *pages, self.slots)
+        self.executor.store(keys, values, *pages, self.slots)
         if queries.stride(-1) != 1:
             queries = queries.contiguous()
-        o = attend(
-            queries, *pages, plan, scoring.scale, softcap=scoring.softcap, sinks=scoring.sinks
+        o = self.executor.attend(
+            queries,
+            *pages,
+            plan,
+            self.positions,
+            scoring.scale,
+            softcap=scoring.softcap,
+            sinks=scoring.sinks,
         )
         return o.to(q.dtype).unsqueeze(0)
 
@@ -116,6 +125,7 @@ def _by_row(x: Tensor) -> Tensor:
 class Layer:
     """What one call of a forward pass asks for: its KV's shape and who sees what."""
 
+    num_heads: int
     num_kv_heads: int
     head_dim: int
     window: int | None  # a row at p sees (p - window, p]; None: all of [0, p]
@@ -149,7 +159,7 @@ class Observation:
         if others.get("is_causal") is False:
             raise ModelBroken(f"{where} sees later tokens")
         window = self._window(where, mask)
-        self.layers.append(Layer(k.shape[1], k.shape[-1], window))
+        self.layers.append(Layer(q.shape[1], k.shape[1], k.shape[-1], window))
         return torch.zeros_like(q).transpose(1, 2)
 
     def _window(self, where: str, mask: Tensor | None) -> int | None:

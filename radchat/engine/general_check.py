@@ -46,7 +46,8 @@ def difference(model: GeneralModel) -> float:
     ids = [i for i in range(model.config.vocab_size) if i not in special] or [0]
     length = min(LENGTH, model.config.max_position_embeddings)
     chance = random.Random(0)
-    texts = torch.tensor([chance.choices(ids, k=length) for _ in range(NUM_TEXTS)])
+    drawn = [chance.choices(ids, k=length) for _ in range(NUM_TEXTS)]
+    texts = torch.tensor(drawn, device=model.device)
     theirs, ours = _theirs(model.module, texts), _ours(model, texts)
     spread = theirs - theirs.mean(dim=-1, keepdim=True)
     errors = (ours - theirs).norm(dim=-1) / spread.norm(dim=-1)
@@ -86,7 +87,9 @@ def _ours(model: GeneralModel, texts: Tensor) -> Tensor:
         config.num_kv_heads,
         config.head_dim,
         model.dtype,
+        model.device,
         poison=True,
+        executor=model.executor,
     )
     pages = torch.randperm(NUM_TEXTS * num_pages, generator=torch.Generator().manual_seed(0))
     tables = pages.view(NUM_TEXTS, num_pages)
@@ -100,14 +103,12 @@ def _ours(model: GeneralModel, texts: Tensor) -> Tensor:
             Segment(row * len(at), len(at), begin, table)
             for row, table in enumerate(tables.tolist())
         ]
-        logits = model.forward(
-            new.flatten(),
-            at.repeat(NUM_TEXTS),
-            slots.flatten(),
-            plan(segments, PAGE_SIZE),
-            pool,
-            torch.arange(new.numel()),
+        ids, positions, slots, rows = (
+            values.flatten().to(model.device)
+            for values in (new, at.repeat(NUM_TEXTS), slots, torch.arange(new.numel()))
         )
+        made = plan(segments, PAGE_SIZE)
+        logits = model.forward(ids, positions, slots, made, pool, rows)
         found.append(logits.view(NUM_TEXTS, len(at), -1))
     model.tokens_computed = before
     return torch.cat(found, dim=1)

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 from torch import Tensor
 
+from radchat_kernels.executor import Executor, choose
+
 DTYPE_NAMES = {
     torch.bfloat16: "bf16",
     torch.float16: "fp16",
@@ -33,6 +35,7 @@ class KVPool:
         dtype: torch.dtype,
         device: str = "cpu",
         poison: bool = False,
+        executor: Executor | None = None,
     ) -> None:
         shape = (num_layers, 2, num_pages, page_size, num_kv_heads, head_dim)
         self.data = torch.empty(shape, dtype=dtype, device=device)
@@ -40,6 +43,7 @@ class KVPool:
         self.page_size = page_size
         self.dtype = dtype
         self._layers = [(self.data[i, 0], self.data[i, 1]) for i in range(num_layers)]
+        self._executor = executor or choose("cpu")
         self._slots = self.data.view(num_layers, 2, -1, num_kv_heads, head_dim)
         if poison:
             self.data.fill_(torch.nan)
@@ -55,10 +59,9 @@ class KVPool:
         return self._layers[index]
 
     def copy_pages(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Copy pages (from, to) in every layer. All are read before any is written."""
+        """Copy pages (from, to) in every layer; none is both, and none is written twice."""
         if pairs:
-            source, target = torch.tensor(pairs).T
-            self.data[:, :, target] = self.data[:, :, source]
+            self._executor.copy_pages(self.data, list(pairs))
 
     def block_shape(self, num_tokens: int) -> tuple[int, ...]:
         """Of the values of so many tokens as ``read`` gives and ``write`` takes them."""
@@ -66,11 +69,14 @@ class KVPool:
         return layers, two, num_tokens, kv_heads, head_dim
 
     def read(self, table: Sequence[int], start: int, end: int) -> bytearray:
-        """A copy of a path's tokens [start, end), whose pages ``table`` names from its start."""
+        """A copy of a path's tokens [start, end), whose pages ``table`` names from its start.
+
+        In this process's memory, wherever the pool is, as is what ``write`` takes.
+        """
         data = bytearray((end - start) * self.bytes_per_token)
         values = torch.frombuffer(data, dtype=self.dtype).view(self.block_shape(end - start))
         for slot, at, count in self._runs(table, start, end):
-            values[:, :, at - start :][:, :, :count] = self._slots[:, :, slot : slot + count]
+            values.narrow(2, at - start, count).copy_(self._slots.narrow(2, slot, count))
         return data
 
     def write(
@@ -83,7 +89,7 @@ class KVPool:
         num_tokens = len(data) // self.bytes_per_token
         values = torch.frombuffer(data, dtype=self.dtype).view(self.block_shape(num_tokens))
         for slot, at, count in self._runs(table, start, end):
-            self._slots[:, :, slot : slot + count] = values[:, :, at - first :][:, :, :count]
+            self._slots.narrow(2, slot, count).copy_(values.narrow(2, at - first, count))
 
     def _runs(self, table: Sequence[int], start: int, end: int) -> Iterator[tuple[int, int, int]]:
         """[start, end) as (first slot, position, tokens) of neighbours in the pool."""

@@ -21,11 +21,12 @@ from radchat.engine.block_store import BlockStore
 from radchat.engine.checks import wants_checks
 from radchat.engine.decoder import Decoder, DecoderConfig
 from radchat.engine.detokenize import StopChecker
+from radchat.engine.device import Device
 from radchat.engine.engine import Engine
 from radchat.engine.fingerprint import fingerprint
-from radchat.engine.forward import Forward, KVShape
+from radchat.engine.forward import Forward, KVShape, heads_of
 from radchat.engine.kv_pool import KVPool
-from radchat.engine.memory import PAGE_SIZE, Need, available, need, num_pages
+from radchat.engine.memory import PAGE_SIZE, Need, need, num_pages
 from radchat.engine.prefix_cache import PrefixCache
 from radchat.engine.request import Request
 from radchat.engine.scheduler_options import SchedulerOptions
@@ -33,7 +34,8 @@ from radchat.engine.template import Template
 from radchat.engine.tokenizer import Tokenizer
 from radchat.engine.weights import load_weights
 from radchat.errors import ModelBroken, UsageError
-from radchat_kernels import Plan
+from radchat_kernels.executor import Executor, choose
+from radchat_kernels.plan import Plan
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -54,6 +56,8 @@ class LoadedModel:
     num_bytes: int  # of weights in memory
     system: str | None  # a session's system prompt where none is given
     is_mapped: bool  # they are the file's own pages, which the system counts as free
+    device: Device
+    executor: Executor
     context_length: int = field(init=False)  # tokens a request may hold
 
     def __post_init__(self) -> None:
@@ -104,12 +108,17 @@ def load(
     *,
     progress: Callable[[float], None] = lambda _: None,
     free_bytes: int | None = None,
+    device: Device | None = None,
+    executor: Executor | None = None,
 ) -> LoadedModel:
-    """Map, check and assemble; ``progress`` hears the share that is done, 0 to 1.
+    """Map, check and assemble on ``device``; ``progress`` hears the share that is done, 0 to 1.
 
-    ``free_bytes``: what it may take; None: what is free on this machine.
+    ``free_bytes``: what it may take; None: what is free there. ``device``, ``executor``: None is
+    the CPU, and what is best on the device.
     Raises ModelBroken with what is wrong and what to type; UsageError for an unknown dtype.
     """
+    device = device or Device()
+    executor = executor or choose(device.type)
     about = read_about(folder)
     chosen = resolve_dtype(dtype)
     config = _json(folder / "config.json")
@@ -122,14 +131,14 @@ def load(
     template = Template.load(folder, tokenizer)
     progress(0.6)
     needed = needs(folder, chosen)
-    needed.require(available() if free_bytes is None else free_bytes)
+    needed.require(device.free_bytes() if free_bytes is None else free_bytes)
     generation = _json(folder / "generation_config.json")
     eos = generation.get("eos_token_id")
     eos_ids = [] if eos is None else [eos] if isinstance(eos, int) else list(eos)
     sampling = {key: generation[key] for key in SAMPLING if generation.get(key) is not None}
     defaults = dict(about.get("defaults") or {})  # that came with it from another program
     open_ = _open_general if is_general else _open_decoder
-    decoder = open_(folder, config, DTYPES[chosen])
+    decoder = open_(folder, config, DTYPES[chosen], device.type, executor)
     if decoder.config.vocab_size < tokenizer.vocab_size:
         raise ModelBroken(
             f"{folder.name}: the tokenizer has {tokenizer.vocab_size} ids and the model rows for "
@@ -148,21 +157,29 @@ def load(
         system=defaults.get("system"),
         fingerprint=fingerprint(folder, chosen),
         num_bytes=needed.weights,
-        is_mapped=_is_stored_as(chosen, about),
+        is_mapped=device.type == "cpu" and _is_stored_as(chosen, about),
+        device=device,
+        executor=executor,
     )
 
 
-def _open_decoder(folder: Path, config: dict[str, Any], dtype: torch.dtype) -> Forward:
-    return Decoder(DecoderConfig.from_hf(config), load_weights(folder, dtype), dtype)
+def _open_decoder(
+    folder: Path, config: dict[str, Any], dtype: torch.dtype, device: str, executor: Executor
+) -> Forward:
+    weights = load_weights(folder, dtype)
+    return Decoder(DecoderConfig.from_hf(config), weights, dtype, device, executor)
 
 
-def _open_general(folder: Path, config: dict[str, Any], dtype: torch.dtype) -> Forward:
+def _open_general(
+    folder: Path, config: dict[str, Any], dtype: torch.dtype, device: str, executor: Executor
+) -> Forward:
     from radchat.engine.general import open_general, version
 
     about = read_about(folder)
     is_same = about.get("transformers") == version()
     try:
-        return open_general(config, load_weights(folder, None), dtype, is_checked=is_same)
+        weights = load_weights(folder, None)
+        return open_general(config, weights, dtype, device, executor, is_checked=is_same)
     except ModelBroken as error:
         if is_same:
             raise
@@ -184,14 +201,14 @@ def build_engine(
 ) -> Engine:
     """An engine with a pool of the budget's size: given, or a quarter of free memory, ≤ 4 GiB.
 
-    ``free_bytes`` with the model loaded; None: of this machine. ``blocks``: those on
+    ``free_bytes`` with the model loaded; None: of its device. ``blocks``: those on
     disk of ``model.fingerprint``; None: KV is not kept on disk.
 
     A request may hold what the model, ``context_length`` and the pool allow, the least of them.
     """
     check = wants_checks() if check is None else check
     config = model.decoder.config
-    free = available() if free_bytes is None else free_bytes
+    free = model.device.free_bytes() if free_bytes is None else free_bytes
     token_bytes = KVShape.of(config).num_values * DTYPES[model.dtype].itemsize
     pages = num_pages(kv_budget, token_bytes, free)
     pool = KVPool(
@@ -201,7 +218,9 @@ def build_engine(
         config.num_kv_heads,
         config.head_dim,
         DTYPES[model.dtype],
+        model.device.type,
         poison=check,
+        executor=model.executor,
     )
     limits = [config.max_position_embeddings, pages * PAGE_SIZE]
     if context_length is not None:
@@ -216,6 +235,9 @@ def build_engine(
         options=options,
         check=check,
         blocks=blocks,
+        device=model.device,
+        executor=model.executor,
+        limits=model.executor.limits(heads_of(config)),
     )
 
 

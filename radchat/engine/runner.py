@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from radchat.engine.batch import Work
 from radchat.engine.choice import Choice
+from radchat.engine.device import Device, DeviceFull
 from radchat.engine.kv_pool import KVPool
 from radchat.engine.prefix_cache import Lease
-from radchat_kernels.plan import Plan, Segment, plan
+from radchat_kernels.plan import Limits, Plan, Segment, plan
+
+T = TypeVar("T")
 
 
 class Model(Protocol):
@@ -38,21 +41,28 @@ class Model(Protocol):
 
 
 class Runner:
-    def __init__(self, model: Model, pool: KVPool, device: str = "cpu") -> None:
+    def __init__(self, model: Model, pool: KVPool, device: Device, limits: Limits) -> None:
+        """``limits``: of the steps' plans."""
         self._model = model
         self._pool = pool
         self._device = device
+        self._limits = limits
         self.rows_run = 0  # through the model, by the engine's own count
 
     def copy_pages(self, leases: Iterable[Lease]) -> None:
         """The copies that admissions asked for; before any KV of the step is written."""
-        for lease in leases:
-            if lease.copies:
-                self._pool.copy_pages(lease.copies)
+        copying = [lease for lease in leases if lease.copies]
+        pairs = [pair for lease in copying for pair in lease.copies]
+        if pairs:
+            self._in_memory(lambda: self._pool.copy_pages(pairs))
+            for lease in copying:
                 lease.copies.clear()
 
     def run(self, work: Sequence[Work]) -> Tensor:
-        """Logits of the rows that are wanted, in the order of ``wanted_rows``, [rows, vocab]."""
+        """Logits of the rows that are wanted, in the order of ``wanted_rows``, [rows, vocab].
+
+        Raises DeviceFull; then it can be run again, whole or in smaller steps.
+        """
         size = self._pool.page_size
         ids: list[int] = []
         positions: list[int] = []
@@ -72,16 +82,30 @@ class Runner:
                 table[t // size] * size + t % size if t >= lease.computed_len else t % size
                 for t in range(each.start, each.end)
             )
+        attention = plan(segments, size, None, self._limits)
+
+        def forward() -> Tensor:
+            ids_t, at, slots_t, rows = self._device.upload(ids, positions, slots, logit_rows)
+            with torch.inference_mode():
+                return self._model.forward(ids_t, at, slots_t, attention, self._pool, rows)
+
+        logits = self._in_memory(forward)
         self.rows_run += len(ids)
-        ids_t, positions_t, slots_t, logit_rows_t = (
-            torch.tensor(values, dtype=torch.int64, device=self._device)
-            for values in (ids, positions, slots, logit_rows)
-        )
-        attention = plan(segments, size)
-        with torch.inference_mode():
-            return self._model.forward(
-                ids_t, positions_t, slots_t, attention, self._pool, logit_rows_t
-            )
+        return logits
+
+    def _in_memory(self, run: Callable[[], T]) -> T:
+        """What ``run()`` gives. Raises DeviceFull when all that it had taken is free again."""
+        try:
+            done = run()
+            self._device.wait()
+        except Exception as error:
+            if not self._device.is_full(error):
+                raise
+            reason = str(error)
+        else:
+            return done
+        self._device.release()  # here the error, whose traceback holds the step's tensors, is gone
+        raise DeviceFull(reason)
 
 
 def wanted_rows(work: Work) -> range:

@@ -1,0 +1,92 @@
+"""Where the model runs: on the CPU, or on the GPU that is torch's current one.
+
+What differs between them besides the tensors' place is here: transfers, waiting, free memory.
+"""
+
+from __future__ import annotations
+
+import gc
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from radchat.engine.memory import available
+from radchat.errors import ConfigInvalid
+
+_ALIGNED = 2  # int64 values: kernels read from addresses divisible by 16 in larger words
+
+
+class DeviceFull(Exception):
+    """The device has no memory left for a step. Nothing of the step has been counted."""
+
+
+class Device:
+    """``type``: as torch takes it, ``cpu`` or ``cuda``. ``name``: the GPU's, else nothing."""
+
+    def __init__(self, type: str = "cpu", cuda: Any = torch.cuda) -> None:  # noqa: A002
+        """``cuda``: torch's, or a stand-in for tests."""
+        self.type = type
+        self._cuda = cuda if type == "cuda" else None
+        self.name = str(cuda.get_device_name()) if self._cuda else ""
+
+    @classmethod
+    def choose(cls, asked: str = "auto", cuda: Any = torch.cuda) -> Device:
+        """auto: the GPU if torch sees one. Raises ConfigInvalid where ``asked`` can't be had."""
+        if asked not in ("auto", "cpu", "cuda"):
+            raise ConfigInvalid(f"device {asked!r}: want auto, cpu or cuda (RADCHAT_DEVICE)")
+        sees_one = asked != "cpu" and cuda.is_available()
+        if asked == "cuda" and not sees_one:
+            raise ConfigInvalid(
+                f"device cuda can't be had: {why_no_gpu()}; set device (RADCHAT_DEVICE) to auto "
+                "or cpu"
+            )
+        return cls("cuda" if sees_one else "cpu", cuda)
+
+    def __str__(self) -> str:
+        return f"{self.type} ({self.name})" if self.name else self.type
+
+    def upload(self, *lists: Sequence[int]) -> list[Tensor]:
+        """Each as int64 on the device, all in one transfer that nobody waits for; not all empty."""
+        joined = array("q")
+        spans = []
+        for values in lists:
+            joined.extend([0] * (-len(joined) % _ALIGNED))
+            spans.append((len(joined), len(values)))
+            joined.extend(values)
+        host = torch.frombuffer(joined, dtype=torch.int64)
+        if self._cuda is not None:
+            host = host.pin_memory()
+        there = host.to(self.type, non_blocking=True)
+        return [there.narrow(0, begin, count) for begin, count in spans]
+
+    def free_bytes(self) -> int:
+        """What can be taken without swapping or failing; what torch keeps for later is free."""
+        if self._cuda is None:
+            return available()
+        kept = self._cuda.memory_reserved() - self._cuda.memory_allocated()
+        return int(self._cuda.mem_get_info()[0] + kept)
+
+    def wait(self) -> None:
+        """Until the device has done all that it was given, so that times mean something."""
+        if self._cuda is not None:
+            self._cuda.synchronize()
+
+    def release(self) -> None:
+        """Give back to the device what no tensor uses any more."""
+        gc.collect()
+        if self._cuda is not None:
+            self._cuda.empty_cache()
+
+    def is_full(self, error: BaseException) -> bool:
+        """Whether ``error`` says that the device has no memory left."""
+        return isinstance(error, torch.OutOfMemoryError)
+
+
+def why_no_gpu() -> str:
+    """In a few words, where torch sees none."""
+    if torch.version.cuda is None and torch.version.hip is None:
+        return f"torch {torch.__version__} is built for CPUs only"
+    return "torch sees no GPU (is its driver installed?)"
