@@ -50,6 +50,7 @@ def pack(plan: Plan, num_rows: int, *, direct: bool = True) -> WorkList:
     assert num_rows >= plan.num_rows, "more rows planned than given"
     group, narrow, wide = plan.limits.group, plan.limits.narrow, plan.limits.wide
     assert group <= narrow <= wide, "a tile holds at least the query heads of one KV head"
+    positions = plan.positions
     num_parts = [0] * num_rows
     for item in plan.items:
         for row in item.rows:
@@ -70,6 +71,9 @@ def pack(plan: Plan, num_rows: int, *, direct: bool = True) -> WorkList:
         for begin, count in _tiles(len(item.rows), group, narrow, wide):
             tile = item.rows[begin : begin + count]
             end = item.tok_begin + begin + count if item.causal else item.tok_end
+            first = item.tok_begin
+            if item.windowed and plan.window is not None:  # what none of these rows sees
+                first = max(first, min([positions[row] for row in tile]) + 1 - plan.window)
             part_begin = -1
             if not direct or any(num_parts[row] > 1 for row in tile):
                 part_begin = num_slots
@@ -81,7 +85,7 @@ def pack(plan: Plan, num_rows: int, *, direct: bool = True) -> WorkList:
                     row_begin + begin,
                     count,
                     page_begin,
-                    item.tok_begin - pos0,
+                    first - pos0,
                     end - pos0,
                     pos0,
                     part_begin,

@@ -179,6 +179,17 @@ def test_a_wide_item_is_cut_into_tiles_side_by_side_that_share_their_pages() -> 
     assert list(part(work, "pages")) == [10, 11, 12, 13]
 
 
+def test_with_a_window_a_tile_begins_where_one_of_its_rows_sees() -> None:
+    made = plan([Segment(0, 4, 20, range(10, 20))], PAGE, 9, NARROW_TILES)
+    work = pack(made, 4)
+    firsts = [
+        (row_begin, pos0 + tok_begin)
+        for row_begin, _, _, tok_begin, _, pos0, _, _ in tiles(work)
+        if pos0 < 20
+    ]
+    assert firsts == [(0, 12), (2, 14)]
+
+
 def test_a_lone_row_in_one_item_writes_its_output_itself_unless_told_not_to() -> None:
     made = plan(tables([(6, 1)]), PAGE)
     assert pack(made, 1).num_slots == 0
