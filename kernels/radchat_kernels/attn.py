@@ -7,7 +7,6 @@ Where nothing is cached torch's own flash attention does it: queries and keys ar
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -18,7 +17,7 @@ from torch.nn import functional
 from radchat_kernels._triton import INTERPRETED, Launcher, launch, power_of_two
 from radchat_kernels.attn_kernels import attend_kernel, merge_kernel
 from radchat_kernels.pack import WorkList, pack
-from radchat_kernels.plan import Plan, Segment
+from radchat_kernels.plan import Plan
 from radchat_kernels.tiles import Tile, Tiles
 
 MIN_ROWS = 64  # of a segment that torch's own attention gets: below, a launch costs more
@@ -49,7 +48,7 @@ def attend(
     assert q.dtype == k.dtype == v.dtype
     assert positions.dtype == torch.int64
     assert page_size == plan.page_size
-    if softcap is None and sinks is None and q.dtype != torch.float32 and _is_fresh(plan):
+    if softcap is None and sinks is None and q.dtype != torch.float32 and _is_fresh(plan, num_rows):
         return _attend_fresh(q, k, v, plan, scale)
     work = _sent(plan, q, tiles, group, direct=sinks is None)
     o = (torch.empty if work.covers_all else torch.zeros)(q.shape, dtype=q.dtype, device=q.device)
@@ -158,7 +157,7 @@ def _send(plan: Plan, q: Tensor, tiles: Tiles, group: int, *, direct: bool) -> _
     limits = replace(plan.limits, narrow=tiles.narrow.block_m, wide=wide.block_m, group=group)
     work: WorkList = pack(replace(plan, limits=limits), len(q), direct=direct)
     data = _upload(work.data, q.device)
-    views = {name: data[begin : begin + n] for name, (begin, n) in work.offsets.items()}
+    views = {name: data.narrow(0, *place) for name, place in work.offsets.items()}
     num_slots = power_of_two(max(work.num_slots, LEAST))
     mid_o = torch.empty(num_slots, *q.shape[1:], dtype=torch.float32, device=q.device)
     return _Sent(
@@ -179,54 +178,57 @@ def _upload(values: array[int], device: torch.device) -> Tensor:
     """In one transfer, that nobody waits for."""
     host = torch.frombuffer(values, dtype=torch.int32)
     if device.type == "cuda":
-        host = host.pin_memory()
+        host = torch.empty(len(values), dtype=torch.int32, pin_memory=True).copy_(host)
     return host.to(device, non_blocking=True)
 
 
-def _is_fresh(plan: Plan) -> bool:
-    """Whether no row sees anything but its own segment's rows, and segments are long."""
-    some = [s for s in plan.segments if s.row_count > 0]
-    return (
-        plan.window is None
-        and len(some) > 0
-        and all(s.start == 0 and s.row_count >= MIN_ROWS for s in some)
-    )
+def _is_fresh(plan: Plan, num_rows: int) -> bool:
+    """Whether the rows are whole sequences, long ones, each row of one."""
+    if plan.window is not None or num_rows == 0:
+        return False
+    row = 0
+    for segment in plan.segments:
+        if segment.row_count == 0:
+            continue
+        if segment.start > 0 or segment.row_count < MIN_ROWS or segment.row_begin != row:
+            return False
+        row += segment.row_count
+    return row == num_rows
 
 
 def _attend_fresh(q: Tensor, k: Tensor, v: Tensor, plan: Plan, scale: float) -> Tensor:
+    tables = [s.table[: -(-s.row_count // plan.page_size)] for s in plan.segments]
     pages = plan.scratch.get("triton fresh")
     if pages is None:
-        tables = (_pages_of(s, plan.page_size) for s in plan.segments)
         pages = _upload(array("i", chain.from_iterable(tables)), q.device)
         plan.scratch["triton fresh"] = pages
     assert isinstance(pages, Tensor)
-    o = torch.zeros_like(q)
+    outs: list[Tensor] = []
     done = 0
-    for segment in plan.segments:
-        first, count = segment.row_begin, segment.row_count
-        if count == 0:
+    for segment, table in zip(plan.segments, tables, strict=True):
+        if segment.row_count == 0:
             continue
-        mine = pages[done : done + len(_pages_of(segment, plan.page_size))]
-        done += len(mine)
-        keys, values = (pool.index_select(0, mine).flatten(0, 1)[:count] for pool in (k, v))
-        made = functional.scaled_dot_product_attention(
-            _heads_first(q[first : first + count]),
+        mine = pages.narrow(0, done, len(table))
+        done += len(table)
+        queries = q.narrow(0, segment.row_begin, segment.row_count)
+        keys, values = (
+            pool.index_select(0, mine).flatten(0, 1).narrow(0, 0, segment.row_count)
+            for pool in (k, v)
+        )
+        o = functional.scaled_dot_product_attention(
+            _heads_first(queries),
             _heads_first(keys),
             _heads_first(values),
             is_causal=True,
             scale=scale,
             enable_gqa=True,
         )
-        o[first : first + count] = made[0].transpose(0, 1)
-    return o
+        outs.append(o.squeeze(0).transpose(0, 1))
+    return outs[0] if len(outs) == 1 else torch.cat(outs)
 
 
 def _heads_first(x: Tensor) -> Tensor:
     return x.transpose(0, 1).unsqueeze(0)
-
-
-def _pages_of(segment: Segment, page_size: int) -> Sequence[int]:
-    return segment.table[: -(-segment.row_count // page_size)]
 
 
 def _span(t: Tensor) -> int:

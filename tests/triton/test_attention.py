@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from radchat_kernels.attn_kernels import merge_kernel
+from radchat_kernels.planner import Planner
 from tests.triton.guarded import Launches
 from tests.triton.steps import Step
 
@@ -142,11 +143,11 @@ def test_a_window_a_cap_and_sinks_together(launches: Launches) -> None:
 def test_a_plan_serves_the_steps_after_it(window: int | None, launches: Launches) -> None:
     """Rows grow into pages that held nothing; in the end a window has left whole parts behind."""
     step = Step([("a", 1, 1), ("a", 0, 1), ("", 34, 1)], RUNS, spare=7)
-    made = step.plan(step.limits(growing=True), window)
-    step.check(launches, made)
-    for tokens in (1, 2, 23):
+    planner = Planner(step.limits(growing=True), step.page_size)
+    for tokens in (0, 1, 2, 23):
         step.grow(tokens)
-        step.check(launches, made)
+        step.check(launches, planner.plan(step.segments).windowed(window))
+    assert planner.plans_made == 1
 
 
 def test_rows_without_tokens_are_zero(launches: Launches) -> None:

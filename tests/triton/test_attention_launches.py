@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from radchat_kernels.attn import attend
 from radchat_kernels.plan import Segment, plan
@@ -16,11 +17,23 @@ from tests.triton.guarded import Launches
 from tests.triton.steps import SMALL, TOLERANCE, Step
 
 TREE = {"a": 5, "b": 5, "c": 4}
-LEAVES = [*[("ab", n, 1) for n in range(9)], *[("ac", n, 1) for n in range(2)]]
+LEAVES = [*[("ab", n, 1) for n in range(7)], *[("ac", n, 1) for n in range(2)]]
 
 
 def names(launches: Launches) -> list[str]:
     return [call.kernel for call in launches.calls]
+
+
+def test_a_tree_of_three_levels_takes_two_launches() -> None:
+    """Narrow items and wide ones, of one grid with room to spare."""
+    launches = Launches()
+    step = Step(LEAVES, TREE)
+    made = step.plan()
+    step.check(launches, made)
+    assert names(launches) == ["attend_kernel", "merge_kernel"]
+    call = launches.calls[0]
+    assert (call.consts["BLOCK_M"], call.consts["WIDE_M"]) == (16, 32)
+    assert call.grid[1] > len(made.items)
 
 
 def test_rows_of_one_part_each_take_one_launch() -> None:
@@ -113,9 +126,10 @@ def test_where_nothing_is_cached_torch_gives_what_the_kernel_gives(dtype: torch.
     assert names(launches) == ["attend_kernel"]
     step.segments.pop()
     launches = Launches()
-    by_torch = step.check(launches)  # the lone row is now of no segment
+    step.q = step.q[:-1]
+    by_torch = step.check(launches)
     assert names(launches) == []
-    difference = (by_torch - by_kernel)[:-1].double().norm()
+    difference = (by_torch - by_kernel[:-1]).double().norm()
     assert difference < TOLERANCE[dtype] * by_torch.double().norm()
 
 
@@ -132,6 +146,25 @@ def test_a_window_a_cap_or_a_sink_is_never_left_to_torch() -> None:
         launches = Launches()
         step.check(launches, one, softcap, sinks, tiles)
         assert names(launches)[0] == "attend_kernel"
+
+
+def test_on_a_gpu_all_that_a_launch_gets_is_there() -> None:
+    """With stand-ins for tensors of a GPU, and a launcher that only looks."""
+    devices: set[str] = set()
+
+    def look(kernel: Any, grid: Any, args: Sequence[Any], consts: Any, **options: int) -> None:
+        devices.update(arg.device.type for arg in args if isinstance(arg, torch.Tensor))
+
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        for count in (2, 70):
+            q = torch.empty(count, 4, 64, dtype=torch.bfloat16, device="cuda:0")
+            pool = torch.empty(2, 20, 16, 2, 64, dtype=torch.bfloat16, device="cuda:0")
+            made = plan([Segment(0, count, 0, range(5)), Segment(count, 0, 0, [])], 16)
+            at = torch.empty(count, dtype=torch.int64, device="cuda:0")
+            options: Any = {"tiles": Tiles.of("sm90", 64), "launch": look}
+            o = attend(q, pool.select(0, 0), pool.select(0, 1), made, at, 1.0, **options)
+            assert (o.device.type, o.shape, o.dtype) == ("cuda", q.shape, q.dtype)
+    assert devices == {"cuda"}
 
 
 def test_the_executor_hands_its_launcher_and_tiles_on() -> None:
