@@ -196,6 +196,11 @@ class Engine(Outside):
         """Rows sent through the model so far, by the engine's count."""
         return self._runner.rows_run
 
+    @property
+    def plans_made(self) -> int:
+        """A plan of attention serves more than one step where the executor can extend it."""
+        return self._runner.planner.plans_made
+
     def stats(self) -> dict[str, Any]:
         """Numbers for `cache stats` and `daemon status`; JSON values.
 

@@ -13,7 +13,8 @@ from radchat.engine.choice import Choice
 from radchat.engine.device import Device, DeviceFull
 from radchat.engine.kv_pool import KVPool
 from radchat.engine.prefix_cache import Lease
-from radchat_kernels.plan import Limits, Plan, Segment, plan
+from radchat_kernels.plan import Limits, Plan, Segment
+from radchat_kernels.planner import Planner
 
 T = TypeVar("T")
 
@@ -46,7 +47,7 @@ class Runner:
         self._model = model
         self._pool = pool
         self._device = device
-        self._limits = limits
+        self.planner = Planner(limits, pool.page_size)
         self.rows_run = 0  # through the model, by the engine's own count
 
     def copy_pages(self, leases: Iterable[Lease]) -> None:
@@ -82,7 +83,7 @@ class Runner:
                 table[t // size] * size + t % size if t >= lease.computed_len else t % size
                 for t in range(each.start, each.end)
             )
-        attention = plan(segments, size, None, self._limits)
+        attention = self.planner.plan(segments)
 
         def forward() -> Tensor:
             ids_t, at, slots_t, rows = self._device.upload(ids, positions, slots, logit_rows)

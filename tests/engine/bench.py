@@ -12,14 +12,16 @@ import torch
 from torch import Tensor
 
 from radchat.engine.decoder import Decoder
+from radchat.engine.device import Device
 from radchat.engine.engine import Engine
-from radchat.engine.forward import Forward
+from radchat.engine.forward import Forward, heads_of
 from radchat.engine.kv_pool import KVPool
 from radchat.engine.prefix_cache import PrefixCache
 from radchat.engine.request import Event, Ids, Request
 from radchat.engine.scheduler_options import SchedulerOptions
+from radchat_kernels.executor import Executor, choose
 from radchat_kernels.plan import Plan, Segment, plan
-from tests.engine.general_toys import KINDS, general_model, their_logits
+from tests.engine.general_toys import KINDS, opened, their_logits
 from tests.engine.tiny import tiny_model
 from tests.fakes import ByteTokenizer, drain, finished, greedy, output
 
@@ -32,8 +34,19 @@ EXACT = (torch.float64, torch.float32)
 class TinyModel:
     """A model with the limits the engine asks for; keeps the last logits and their positions."""
 
-    def __init__(self, kind: str, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        kind: str,
+        dtype: torch.dtype,
+        executor: Executor | None = None,
+        device: str = "cpu",
+        **overrides: Any,
+    ) -> None:
+        """``overrides``: of config.json."""
         self.dtype = dtype
+        self.executor = executor or choose("cpu")
+        self.device = device
+        self.overrides = overrides
         self.decoder = self._open(kind)
         self.config = self.decoder.config
         self.vocab_size = self.config.vocab_size
@@ -42,8 +55,8 @@ class TinyModel:
         self.logits_at: list[int] = []
 
     def _open(self, kind: str) -> Forward:
-        config, weights, _ = tiny_model(kind)
-        return Decoder(config, weights, self.dtype)
+        config, weights, _ = tiny_model(kind, **self.overrides)
+        return Decoder(config, weights, self.dtype, self.device, self.executor)
 
     def pool(self, num_pages: int, *, poison: bool = True) -> KVPool:
         c = self.config
@@ -54,7 +67,9 @@ class TinyModel:
             c.num_kv_heads,
             c.head_dim,
             self.dtype,
+            self.device,
             poison=poison,
+            executor=self.executor,
         )
 
     def forward(
@@ -97,12 +112,12 @@ class TinyModel:
 class GeneralTinyModel(TinyModel):
     """One on the general path. What is cold here is transformers' own eager attention."""
 
-    def __init__(self, kind: str, dtype: torch.dtype) -> None:
+    def __init__(self, kind: str, *args: Any, **overrides: Any) -> None:
         self.kind = kind
-        super().__init__(kind, dtype)
+        super().__init__(kind, *args, **overrides)
 
     def _open(self, kind: str) -> Forward:
-        return general_model(kind, self.dtype)
+        return opened(kind, self.dtype, self.device, self.executor)
 
     def cold_logits(self, ids: Ids) -> Tensor:
         return their_logits(self.kind, ids, self.dtype)
@@ -126,10 +141,13 @@ class Bench:
         dtype: torch.dtype = torch.float64,
         kind: str = "llama",
         pool_tokens: int = 2048,
+        *,
+        on: TinyModel | None = None,
         **options: Any,
     ) -> None:
+        """``on``: a model of ``kind`` and ``dtype`` that runs otherwise than by default."""
         self.kind, self.dtype = kind, dtype
-        self.model = model(kind, dtype)
+        self.model = on or model(kind, dtype)
         self.pool = self.model.pool(pool_tokens // PAGE + 1)
         self.cache = PrefixCache(self.pool.num_pages, PAGE)
         self.engine = Engine(
@@ -139,6 +157,9 @@ class Bench:
             ByteTokenizer().text,
             options=SchedulerOptions(**{"chunk_tokens": CHUNK, **options}),
             check=True,
+            device=Device(self.model.device),
+            executor=self.model.executor,
+            limits=self.model.executor.limits(heads_of(self.model.config)),
         )
         self._named = 0
 

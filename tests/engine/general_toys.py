@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from radchat.engine.general import GeneralModel, open_module
+from radchat_kernels.executor import Executor
 
 SIZES: dict[str, Any] = {
     "vocab_size": 256,
@@ -132,8 +133,15 @@ def general_weights(kind: str, vocab_size: int = 256) -> dict[str, Tensor]:
 
 @cache
 def general_model(kind: str, dtype: torch.dtype = torch.float32) -> GeneralModel:
+    return opened(kind, dtype)
+
+
+def opened(
+    kind: str, dtype: torch.dtype, device: str = "cpu", executor: Executor | None = None
+) -> GeneralModel:
     config = general_config(kind)
-    return GeneralModel(config, open_module(config, general_weights(kind), dtype), dtype)
+    module = open_module(config, general_weights(kind), dtype)
+    return GeneralModel(config, module, dtype, device, executor)
 
 
 def their_logits(kind: str, ids: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:

@@ -16,8 +16,7 @@ import pytest
 import torch
 
 from radchat.engine.request import Priority
-from tests.engine.bench import EXACT, PAGE, Bench, cold_answer, prompt
-from tests.engine.general_toys import general_model
+from tests.engine.bench import EXACT, PAGE, Bench, cold_answer, model, prompt
 from tests.fakes import drain
 
 KINDS = pytest.mark.parametrize("kind", ["gemma3", "gpt_oss", "qwen3_moe", "phi3", "gemma2"])
@@ -114,7 +113,8 @@ def chosen_experts(kind: str, dtype: torch.dtype) -> Iterator[list[torch.Tensor]
     def look(_module: Any, _args: Any, out: Any) -> None:
         found.append(next(each for each in out if not each.is_floating_point()))
 
-    mlp = general_model(kind, dtype).module.model.layers[0].mlp
+    decoder: Any = model(kind, dtype).decoder
+    mlp = decoder.module.model.layers[0].mlp
     router = getattr(mlp, "router", None) or mlp.gate
     handle = router.register_forward_hook(look)
     try:
