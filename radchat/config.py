@@ -46,7 +46,7 @@ def kv_disk_default(free: int) -> int:
     return min(int(SHARE_OF_DISK * free), MOST_DISK_BYTES)
 
 
-DTYPES = ("auto", "fp32", "bf16")
+DTYPES = ("auto", "fp32", "bf16", "int4")
 LEVELS = ("debug", "info", "warning", "error")
 PERSIST = ("auto", "off", "always")
 
@@ -153,7 +153,7 @@ SETTINGS = (
         "persist", "RADCHAT_PERSIST", parse_persist, "auto", "keep KV: auto, off, always", PERSIST
     ),
     Setting("memory", "RADCHAT_MEMORY", parse_bytes, None, "weights and KV of all loaded models"),
-    Setting("dtype", None, parse_dtype, "auto", "weights and KV: auto, fp32, bf16", DTYPES),
+    Setting("dtype", None, parse_dtype, "auto", "weights and KV: auto, fp32, bf16, int4", DTYPES),
     Setting("temperature", None, parse_temperature, None, "sampling, before the model's own"),
     Setting("top_p", None, parse_top_p, None, "sampling, before the model's own"),
     Setting("max_tokens", None, parse_count, None, "at most so long an answer"),

@@ -42,7 +42,7 @@ NUM_WORDS = 700
 STORY = "Write a long story in which all of these words occur."
 SECOND, FORKED = "Now tell it from the end to the beginning.", "Now tell it in the first person."
 AGAIN = tuple(f"Now tell it as the {who} would." for who in ("baker", "sailor", "judge", "child"))
-BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
+BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}  # a weight; of int4 not all are that
 Rows = dict[str, list[dict[str, float]]]
 Heards: TypeAlias = "dict[str, list[list[Heard]]]"  # by turn, by round
 

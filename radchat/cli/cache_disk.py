@@ -54,7 +54,7 @@ def warm(
         str | None, typer.Option("-m", "--model", metavar="MODEL", help="which model reads it")
     ] = None,
     dtype: Annotated[
-        str | None, typer.Option("--dtype", metavar="auto|fp32|bf16", help="of weights and KV")
+        str | None, typer.Option("--dtype", metavar="auto|fp32|bf16|int4", help="of weights and KV")
     ] = None,
 ) -> None:
     """Have the KV of a path, or of files, ready: restored, and what is not on disk computed."""

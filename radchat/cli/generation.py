@@ -58,7 +58,7 @@ class Generation:
         int | None, typer.Option("--ctx", metavar="N", help="context, in tokens")
     ] = None
     dtype: Annotated[
-        str | None, typer.Option("--dtype", metavar="auto|fp32|bf16", help="of weights and KV")
+        str | None, typer.Option("--dtype", metavar="auto|fp32|bf16|int4", help="of weights and KV")
     ] = None
     exact: Annotated[bool, typer.Option("--exact", help="fp32, same answer whatever is cached")] = (
         False

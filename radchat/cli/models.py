@@ -243,7 +243,7 @@ def load(
     ctx: typer.Context,
     model: Annotated[str | None, typer.Argument()] = None,
     dtype: Annotated[
-        str | None, typer.Option(metavar="auto|fp32|bf16", help="of weights and KV")
+        str | None, typer.Option(metavar="auto|fp32|bf16|int4", help="of weights and KV")
     ] = None,
 ) -> None:
     """Load a model now, so that the next answer need not wait for it."""

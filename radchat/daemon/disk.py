@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
-DTYPES = ("bf16", "fp32")  # a model's KV has one of these
+DTYPES = ("bf16", "fp32", "int4")  # each has KV of its own
 NAMING_FILES = ("radchat.json", "config.json", "tokenizer.json")  # what tells a folder's content
 TIDY_EVERY_S = 30.0  # after all was in order
 OFF = "KV is not kept on disk"

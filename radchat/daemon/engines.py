@@ -340,8 +340,8 @@ class Engines:
 
 
 def _resolved(dtype: str) -> str:
-    """fp32 or bf16. Only where a model is loaded: torch is imported then."""
-    from radchat.engine.model import resolve_dtype
+    """fp32, bf16 or int4. Only where a model is loaded: torch is imported then."""
+    from radchat.engine.dtypes import resolve_dtype
 
     return resolve_dtype(dtype)
 

@@ -23,7 +23,7 @@ class Loaded:
     """An engine and what turns messages into its ids. ``users`` keeps it from being unloaded."""
 
     entry: ModelEntry
-    dtype: str  # as loaded: fp32 or bf16
+    dtype: str  # as loaded: fp32, bf16 or int4
     model: LoadedModel
     engine: Engine
     users: int = 0

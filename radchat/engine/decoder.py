@@ -19,11 +19,11 @@ from torch import Tensor
 
 from radchat.engine.forward import heads_of
 from radchat.engine.kv_pool import KVPool
-from radchat.engine.linear import Linear
+from radchat.engine.linear import Linear, Linear4
 from radchat.engine.model_config import DecoderConfig
 from radchat.engine.rope import RopeTable
 from radchat.errors import ModelBroken
-from radchat_kernels.executor import Executor, HeadNorm, choose
+from radchat_kernels.executor import Executor, HeadNorm, Packed4, choose
 from radchat_kernels.plan import Plan
 
 __all__ = ["Decoder", "DecoderConfig"]
@@ -39,9 +39,11 @@ class Decoder:
         dtype: torch.dtype,
         device: str = "cpu",
         executor: Executor | None = None,
+        packed: Mapping[str, Tensor] | None = None,
     ) -> None:
         """Take ``weights`` under Hugging Face's names to ``device``.
 
+        packed: matrices in 4 bits (``weights.load_packed``), used in place of those in ``weights``.
         Raises ModelBroken naming a tensor.
         """
         self.config = config
@@ -49,19 +51,19 @@ class Decoder:
         self.tokens_computed = 0
         self._device = device
         self._executor = executor or choose("cpu")
-        taken = _Weights(weights, dtype, device)
+        taken = _Weights(weights, dtype, device, self._executor, packed or {})
         hidden, vocab = config.hidden_size, config.vocab_size
         self._embedding = taken.get("model.embed_tokens.weight", vocab, hidden)
         self._layers = [
             _Layer(config, taken, index, self._executor) for index in range(config.num_layers)
         ]
         self._norm = taken.get("model.norm.weight", hidden)
-        head = self._embedding
+        self._head: Linear | Linear4
         if config.tie_word_embeddings:
             taken.ignore("lm_head.weight")
+            self._head = Linear(self._embedding)
         else:
-            head = taken.get("lm_head.weight", vocab, hidden)
-        self._head = Linear(head)
+            self._head = taken.linear([("lm_head", vocab)], hidden, has_bias=False)
         taken.check_all_used()
         self._rope = RopeTable(config.rope, dtype, device)
 
@@ -179,10 +181,19 @@ class _Layer:
 class _Weights:
     """The tensors of a model by name, checked, moved and cast; remembers which were used."""
 
-    def __init__(self, tensors: Mapping[str, Tensor], dtype: torch.dtype, device: str) -> None:
+    def __init__(
+        self,
+        tensors: Mapping[str, Tensor],
+        dtype: torch.dtype,
+        device: str,
+        executor: Executor,
+        packed: Mapping[str, Tensor],
+    ) -> None:
         self._tensors = tensors
         self._dtype = dtype
         self._device = device
+        self._executor = executor
+        self._packed = packed
         self._used: set[str] = set()
 
     def get(self, name: str, *shape: int) -> Tensor:
@@ -197,14 +208,26 @@ class _Weights:
     def ignore(self, name: str) -> None:
         self._used.add(name)
 
-    def linear(self, parts: list[tuple[str, int]], in_dim: int, has_bias: bool) -> Linear:
-        """One layer of several that read the same input; parts are (name, out size)."""
+    def linear(self, parts: list[tuple[str, int]], in_dim: int, has_bias: bool) -> Linear | Linear4:
+        """One layer of several that read the same input; parts are (name, out size).
+
+        In 4 bits where all of them are there in 4 bits.
+        """
+        biases = [self.get(f"{name}.bias", out) for name, out in parts] if has_bias else []
+        bias = torch.cat(biases) if biases else None
+        if all(f"{name}.weight.nibbles" in self._packed for name, _ in parts):
+            weights = [self._in_4_bits(f"{name}.weight", out, in_dim) for name, out in parts]
+            return Linear4(weights, self._executor, bias)
         weight = [self.get(f"{name}.weight", out, in_dim) for name, out in parts]
-        bias = [self.get(f"{name}.bias", out) for name, out in parts] if has_bias else []
-        return Linear(
-            torch.cat(weight) if len(weight) > 1 else weight[0],
-            torch.cat(bias) if bias else None,
-        )
+        return Linear(torch.cat(weight) if len(weight) > 1 else weight[0], bias)
+
+    def _in_4_bits(self, name: str, out: int, in_dim: int) -> Packed4:
+        self.ignore(name)
+        found = (self._packed[f"{name}.{part}"] for part in ("nibbles", "scales", "zeros"))
+        nibbles, scales, zeros = (tensor.to(self._device) for tensor in found)
+        if tuple(nibbles.shape) != (out, in_dim // 2):
+            raise ModelBroken(f"{name} has {len(nibbles)} rows in 4 bits, config.json asks {out}")
+        return Packed4(nibbles, scales, zeros)
 
     def check_all_used(self) -> None:
         """A tensor we would not use means arithmetic we do not do: better no answer."""

@@ -21,8 +21,8 @@ _UNIMPORTANT = ("transformers_version", "_name_or_path", "dtype", "torch_dtype")
 def fingerprint(folder: Path, dtype_name: str, kv_format: int = KV_FORMAT) -> str:
     """32 hex digits over all that makes KV of one model comparable, each under its name.
 
-    Weights, config.json (RoPE is in it), tokenizer, dtype (``bf16``, ``fp32``), KV layout, whose
-    code runs it, format of the KV (not of the folder). Raises ModelBroken.
+    Weights, config.json (RoPE is in it), tokenizer, dtype (``bf16``, ``fp32``, ``int4``), KV
+    layout, whose code runs it, format of the KV (not of the folder). Raises ModelBroken.
     """
     about = read_about(folder)
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
@@ -36,4 +36,6 @@ def fingerprint(folder: Path, dtype_name: str, kv_format: int = KV_FORMAT) -> st
         "layout": LAYOUT,
         "runs_on": str(about.get("runs_on")),
     }
+    if dtype_name == "int4":
+        content["packed"] = str(about.get("packed_sha256"))
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]

@@ -1,10 +1,14 @@
-"""A linear layer in the form this CPU multiplies fastest, with the same results to the bit."""
+"""A linear layer in the form its device multiplies fastest, or in the fewest bytes."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+from radchat_kernels.executor import Executor, Packed4
 
 
 class Linear:
@@ -36,6 +40,26 @@ class Linear:
             )
             return out
         return functional.linear(x, self._weight, self._bias)
+
+
+class Linear4:
+    """``Linear`` of a weight in 4 bits (docs/adr/0022): what multiplies it is the executor's.
+
+    parts: weights that read the same x, [out, in] each; their rows become one weight's.
+    """
+
+    __slots__ = ("_bias", "_linear4", "_weight")
+
+    def __init__(
+        self, parts: Sequence[Packed4], executor: Executor, bias: Tensor | None = None
+    ) -> None:
+        self._bias = bias
+        self._linear4 = executor.linear4
+        tensors = zip(*[(each.nibbles, each.scales, each.zeros) for each in parts], strict=True)
+        self._weight = Packed4(*(torch.cat(t) if len(t) > 1 else t[0] for t in tensors))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self._linear4(x, self._weight, self._bias)
 
 
 def can_pack(weight: Tensor) -> bool:

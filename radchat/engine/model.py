@@ -22,6 +22,7 @@ from radchat.engine.checks import wants_checks
 from radchat.engine.decoder import Decoder, DecoderConfig
 from radchat.engine.detokenize import StopChecker
 from radchat.engine.device import Device
+from radchat.engine.dtypes import auto_dtype, resolve_dtype, values_dtype
 from radchat.engine.engine import Engine
 from radchat.engine.fingerprint import fingerprint
 from radchat.engine.forward import Forward, KVShape, heads_of
@@ -32,12 +33,10 @@ from radchat.engine.request import Request
 from radchat.engine.scheduler_options import SchedulerOptions
 from radchat.engine.template import Template
 from radchat.engine.tokenizer import Tokenizer
-from radchat.engine.weights import load_weights
+from radchat.engine.weights import load_packed, load_weights, packed_size
 from radchat.errors import ModelBroken, UsageError
 from radchat_kernels.executor import Executor, choose
 from radchat_kernels.plan import Plan
-
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 @dataclass(eq=False)
@@ -79,26 +78,34 @@ class LoadedModel:
         return self.decoder.forward(ids, positions, slots, plan, pool, logit_rows)
 
 
-def resolve_dtype(name: str) -> str:
-    """``auto``: bf16 where the CPU multiplies it natively, else fp32."""
-    if name != "auto":
-        if name not in DTYPES:
-            raise UsageError(f"dtype {name!r}: want auto, {' or '.join(DTYPES)}")
-        return name
-    has_bf16 = torch.ops.mkldnn._is_mkldnn_bf16_supported()  # noqa: SLF001 - no public question
-    return "bf16" if has_bf16 else "fp32"
+def choose_dtype(
+    folder: Path, name: str, free: int, kv_budget: Size | None = None, *, device: str = "cpu"
+) -> str:
+    """What ``name`` comes to where so many bytes are free on ``device``. Raises as ``load``."""
+    if name != "auto" or device == "cpu":
+        return resolve_dtype(name, device)
+    has_packed = packed_size(folder)[0] > 0
+    in_4_bits = needs(folder, "int4", kv_budget, device=device) if has_packed else None
+    return auto_dtype(free, needs(folder, "auto", kv_budget, device=device), in_4_bits, device)
 
 
-def needs(folder: Path, dtype: str, kv_budget: Size | None = None) -> Need:
+def needs(folder: Path, dtype: str, kv_budget: Size | None = None, *, device: str = "cpu") -> Need:
     """What loading this takes, from its small files. Raises as ``load`` does."""
-    about, chosen = read_about(folder), resolve_dtype(dtype)
-    weights = int(about["parameters"]) * DTYPES[chosen].itemsize
+    about, chosen = read_about(folder), resolve_dtype(dtype, device)
+    values = values_dtype(chosen, device)
+    packed, num_packed = packed_size(folder) if chosen == "int4" else (0, 0)
+    if chosen == "int4" and not packed:
+        raise UsageError(
+            f"{folder.name} has no 4-bit weights: its source is {about['dtype_source']}; leave out "
+            "--dtype int4, or pull a .gguf file of it in Q4_0 or Q4_1"
+        )
+    weights = packed + (int(about["parameters"]) - num_packed) * values.itemsize
     if about.get("runs_on") == "transformers":
         shape, context = KVShape.from_json(about["kv_shape"]), int(about["context_length"])
     else:
         config = DecoderConfig.from_hf(_json(folder / "config.json"))
         shape, context = KVShape.of(config), config.max_position_embeddings
-    token_bytes = shape.num_values * DTYPES[chosen].itemsize
+    token_bytes = shape.num_values * values.itemsize
     return need(folder.name, weights, kv_budget, token_bytes, context)
 
 
@@ -120,7 +127,9 @@ def load(
     device = device or Device()
     executor = executor or choose(device.type)
     about = read_about(folder)
-    chosen = resolve_dtype(dtype)
+    free = device.free_bytes() if free_bytes is None else free_bytes
+    chosen = choose_dtype(folder, dtype, free, device=device.type)
+    values = values_dtype(chosen, device.type)
     config = _json(folder / "config.json")
     is_general = about.get("runs_on") == "transformers"
     if not is_general:
@@ -130,15 +139,15 @@ def load(
     progress(0.4)
     template = Template.load(folder, tokenizer)
     progress(0.6)
-    needed = needs(folder, chosen)
-    needed.require(device.free_bytes() if free_bytes is None else free_bytes)
+    needed = needs(folder, chosen, device=device.type)
+    needed.require(free)
     generation = _json(folder / "generation_config.json")
     eos = generation.get("eos_token_id")
     eos_ids = [] if eos is None else [eos] if isinstance(eos, int) else list(eos)
     sampling = {key: generation[key] for key in SAMPLING if generation.get(key) is not None}
     defaults = dict(about.get("defaults") or {})  # that came with it from another program
     open_ = _open_general if is_general else _open_decoder
-    decoder = open_(folder, config, DTYPES[chosen], device.type, executor)
+    decoder = open_(folder, config, chosen, device.type, executor)
     if decoder.config.vocab_size < tokenizer.vocab_size:
         raise ModelBroken(
             f"{folder.name}: the tokenizer has {tokenizer.vocab_size} ids and the model rows for "
@@ -157,21 +166,23 @@ def load(
         system=defaults.get("system"),
         fingerprint=fingerprint(folder, chosen),
         num_bytes=needed.weights,
-        is_mapped=device.type == "cpu" and _is_stored_as(chosen, about),
+        is_mapped=device.type == "cpu" and _is_stored_as(values, about),
         device=device,
         executor=executor,
     )
 
 
 def _open_decoder(
-    folder: Path, config: dict[str, Any], dtype: torch.dtype, device: str, executor: Executor
+    folder: Path, config: dict[str, Any], dtype: str, device: str, executor: Executor
 ) -> Forward:
-    weights = load_weights(folder, dtype)
-    return Decoder(DecoderConfig.from_hf(config), weights, dtype, device, executor)
+    packed = load_packed(folder) if dtype == "int4" else {}
+    weights = load_weights(folder, None)  # cast as they are used: those packed are not
+    values = values_dtype(dtype, device)
+    return Decoder(DecoderConfig.from_hf(config), weights, values, device, executor, packed)
 
 
 def _open_general(
-    folder: Path, config: dict[str, Any], dtype: torch.dtype, device: str, executor: Executor
+    folder: Path, config: dict[str, Any], dtype: str, device: str, executor: Executor
 ) -> Forward:
     from radchat.engine.general import open_general, version
 
@@ -179,7 +190,8 @@ def _open_general(
     is_same = about.get("transformers") == version()
     try:
         weights = load_weights(folder, None)
-        return open_general(config, weights, dtype, device, executor, is_checked=is_same)
+        values = values_dtype(dtype, device)
+        return open_general(config, weights, values, device, executor, is_checked=is_same)
     except ModelBroken as error:
         if is_same:
             raise
@@ -209,7 +221,7 @@ def build_engine(
     check = wants_checks() if check is None else check
     config = model.decoder.config
     free = model.device.free_bytes() if free_bytes is None else free_bytes
-    token_bytes = KVShape.of(config).num_values * DTYPES[model.dtype].itemsize
+    token_bytes = KVShape.of(config).num_values * model.decoder.dtype.itemsize
     pages = num_pages(kv_budget, token_bytes, free)
     pool = KVPool(
         config.num_layers,
@@ -217,7 +229,7 @@ def build_engine(
         PAGE_SIZE,
         config.num_kv_heads,
         config.head_dim,
-        DTYPES[model.dtype],
+        model.decoder.dtype,
         model.device.type,
         poison=check,
         executor=model.executor,
@@ -251,10 +263,10 @@ def _text_factory(tokenizer: Tokenizer) -> Any:
     return text
 
 
-def _is_stored_as(dtype: str, about: dict[str, Any]) -> bool:
+def _is_stored_as(values: torch.dtype, about: dict[str, Any]) -> bool:
     """The weights' file holds fp32 or bf16: which, its size says."""
     size, parameters = int(about["files"]["model.safetensors"]), int(about["parameters"])
-    return (dtype == "fp32") == (size >= 4 * parameters)
+    return (values == torch.float32) == (size >= 4 * parameters)
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -6,6 +6,7 @@ already holds cost nothing. Nothing here imports transformers.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -38,9 +39,31 @@ def load_packed(folder: Path) -> dict[str, torch.Tensor]:
     return _map(folder, "packed", about)
 
 
+def packed_size(folder: Path) -> tuple[int, int]:
+    """Bytes of the 4-bit linears and how many weights they hold, of the file's header alone."""
+    about = read_about(folder)
+    if "packed.safetensors" not in about["files"]:
+        return 0, 0
+    path = folder / "packed.safetensors"
+    try:
+        with path.open("rb") as file:
+            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        header.pop("__metadata__", None)
+        spans = {name: tensor["data_offsets"] for name, tensor in header.items()}
+        sizes = {name: int(end) - int(begin) for name, (begin, end) in spans.items()}
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise _broken(path, error, about) from error
+    nibbles = sum(size for name, size in sizes.items() if name.endswith(".nibbles"))
+    return sum(sizes.values()), 2 * nibbles
+
+
 def _map(folder: Path, stem: str, about: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     path = folder / f"{stem}.safetensors"
     try:
         return load_file(path)
     except (SafetensorError, OSError) as error:
-        raise ModelBroken(f"{path} is broken ({error}); {repair(about)}", file=str(path)) from error
+        raise _broken(path, error, about) from error
+
+
+def _broken(path: Path, error: Exception, about: Mapping[str, Any]) -> ModelBroken:
+    return ModelBroken(f"{path} is broken ({error}); {repair(about)}", file=str(path))

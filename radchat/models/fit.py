@@ -75,7 +75,7 @@ def available_memory() -> int:
 def kv_token_bytes(entry: ModelEntry, dtype: str = "auto") -> int | None:
     """Bytes of KV a token takes: 2 x layers x kv_heads x head_dim values; None: not known.
 
-    ``auto`` may come to fp32, so it is counted as that.
+    ``auto`` may come to fp32, and so may KV beside int4 weights: both are counted as that.
     """
     try:
         about = json.loads((entry.folder / "radchat.json").read_text(encoding="utf-8"))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from array import array
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +13,16 @@ import torch
 from torch import Tensor
 
 from radchat.config import Size
+from radchat.engine.decoder import Decoder, DecoderConfig
 from radchat.engine.engine import Engine
 from radchat.engine.forward import Forward
 from radchat.engine.kv_pool import KVPool
 from radchat.engine.model import LoadedModel, build_engine, load
 from radchat.engine.request import Ids, Request, SamplingParams
+from radchat.engine.weights import load_packed, load_weights
 from radchat_kernels import Segment, plan
+from radchat_kernels.executor import Packed4
+from radchat_kernels.torch_int4 import unpack
 from tests.fakes import drain, output
 
 pytestmark = pytest.mark.model
@@ -63,9 +69,8 @@ def all_logits(model: LoadedModel, ids: Ids) -> Tensor:
     """Logits of every position, computed in one go without an engine."""
     config = model.decoder.config
     num_pages = -(-len(ids) // 16) + 1
-    pool = KVPool(
-        config.num_layers, num_pages, 16, config.num_kv_heads, config.head_dim, torch.float32
-    )
+    shape = (config.num_layers, num_pages, 16, config.num_kv_heads, config.head_dim)
+    pool = KVPool(*shape, model.decoder.dtype)
     rows = torch.arange(len(ids))
     segment = Segment(0, len(ids), 0, list(range(1, num_pages)))
     return model.forward(torch.tensor(list(ids)), rows, rows + 16, plan([segment], 16), pool, rows)
@@ -125,3 +130,24 @@ def test_bf16_along_a_chain_of_turns_stays_near_a_cold_start(smollm2: Path) -> N
         ids = ids + array("I", greedy(warm, ids, 9)) + model.tokenizer.encode_text(f" Turn {turn}:")
     assert max(gaps) < BF16_BOUND
     assert max(gaps[6:]) < 2 * max(gaps[:6]) + 0.05, f"grows along the chain: {gaps}"
+
+
+def test_4_bits_are_the_weights_of_the_source(smollm2: Path, fp32: LoadedModel) -> None:
+    shape = DecoderConfig.from_hf(json.loads((smollm2 / "config.json").read_text()))
+    weights, packed = load_weights(smollm2, torch.float32), load_packed(smollm2)
+    as_packed = Decoder(shape, weights, torch.float32, packed=packed)
+    for name in [name.removesuffix(".nibbles") for name in packed if name.endswith(".nibbles")]:
+        parts = (packed[f"{name}.{part}"] for part in ("nibbles", "scales", "zeros"))
+        weights[name] = unpack(Packed4(*parts), torch.float32)
+    unpacked = Decoder(shape, weights, torch.float32)
+    ids = fp32.tokenizer.encode_text(TEXT)
+    exact = all_logits(replace(fp32, decoder=unpacked), ids)
+    assert (all_logits(replace(fp32, decoder=as_packed), ids) - exact).abs().max() < 1e-3
+
+    int4 = load(smollm2, "int4")
+    assert int4.num_bytes < fp32.num_bytes / 4
+    said = greedy(build_engine(int4, kv_budget=Size(tokens=256), check=True), ids, 8)
+    logits = all_logits(replace(fp32, decoder=unpacked), ids + array("I", said))[len(ids) - 1 : -1]
+    lead = logits.max(-1).values - logits.gather(-1, torch.tensor(said)[:, None])[:, 0]
+    assert lead.max() < BF16_BOUND, "a token that is no near tie"
+    assert (lead == 0).sum() >= 6, "the same answer but for near ties"

@@ -9,7 +9,8 @@ import torch
 
 from radchat.config import Size
 from radchat.engine.convert import convert
-from radchat.engine.model import build_engine, load, resolve_dtype
+from radchat.engine.dtypes import resolve_dtype
+from radchat.engine.model import build_engine, load
 from radchat.errors import UsageError
 from tests.models.making import hf_folder
 
@@ -25,9 +26,9 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "tiny"
 
 
-@pytest.mark.parametrize("name", ["int4", "junk", ""])
+@pytest.mark.parametrize("name", ["int8", "junk", ""])
 def test_a_dtype_that_is_none_is_a_fault_of_the_command_line(folder: Path, name: str) -> None:
-    with pytest.raises(UsageError, match="want auto, fp32 or bf16") as refused:
+    with pytest.raises(UsageError, match="want auto, fp32, bf16 or int4") as refused:
         load(folder, name)
     assert refused.value.exit_code == 2
     assert resolve_dtype("auto") in ("fp32", "bf16")
