@@ -9,12 +9,16 @@ from typing import Any
 import pytest
 import torch
 
+from radchat.engine.decoder import Decoder, DecoderConfig
 from radchat_kernels import int4, torch_int4
-from radchat_kernels.executor import Packed4
+from radchat_kernels.executor import Packed4, choose
 from radchat_kernels.triton_executor import TritonExecutor
+from tests.engine.running import Running, some_ids
+from tests.engine.tiny import tiny_config, tiny_weights
 from tests.triton.banded import Banded
 from tests.triton.test_rows import DTYPES, TOLERANCE, normal, wide
 
+PARTS = ("nibbles", "scales", "zeros")
 # rows, outputs, columns: of no block a multiple, tails in the last block of columns and without
 SHAPES = [
     (1, 13, 96),
@@ -83,6 +87,26 @@ def test_unpacked_weights_are_those_of_plain_torch(dtype: torch.dtype) -> None:
         assert torch.allclose(got, wanted, rtol=2**-7, atol=0)
     else:
         assert torch.equal(got, wanted)
+
+
+def test_a_model_in_4_bits_says_what_it_says_in_plain_torch() -> None:
+    config = DecoderConfig.from_hf(tiny_config("qwen2"))
+    weights = tiny_weights(config)
+    packed: dict[str, torch.Tensor] = {}
+    for name, tensor in weights.items():
+        if tensor.ndim == 2 and "embed" not in name:
+            parts = random_weight(*tensor.shape)
+            packed |= {f"{name}.{part}": getattr(parts, part) for part in PARTS}
+    models = [
+        Running(
+            Decoder(config, weights, torch.float32, executor=choose("cpu", name), packed=packed)
+        )
+        for name in ("torch", "triton")
+    ]
+    for count in (7, 1):  # a prompt, and a token after it
+        plain, ours = (each.extend(some_ids(count, seed=count)) for each in models)
+        assert torch.allclose(ours, plain, rtol=1e-4, atol=1e-4)
+        assert plain.std() > 0.1
 
 
 BUGS = {
