@@ -21,7 +21,7 @@ from radchat_kernels.plan import Plan
 from radchat_kernels.tiles import Tile, Tiles
 
 MIN_ROWS = 64  # of a segment that torch's own attention gets: below, a launch costs more
-LEAST = 16  # items, slots: powers of two from here on, so that steps share their launches
+LEAST_ITEMS = 16  # of a grid: powers of two from here on, so that steps share their launches
 INT32_SPAN = 2**31 - 2**20  # elements that 32-bit offsets reach, masked lanes included
 
 
@@ -158,13 +158,12 @@ def _send(plan: Plan, q: Tensor, tiles: Tiles, group: int, *, direct: bool) -> _
     work: WorkList = pack(replace(plan, limits=limits), len(q), direct=direct)
     data = _upload(work.data, q.device)
     views = {name: data.narrow(0, *place) for name, place in work.offsets.items()}
-    num_slots = power_of_two(max(work.num_slots, LEAST))
-    mid_o = torch.empty(num_slots, *q.shape[1:], dtype=torch.float32, device=q.device)
+    mid_o = torch.empty(work.num_slots, *q.shape[1:], dtype=torch.float32, device=q.device)
     return _Sent(
         **views,
         mid_o=mid_o,
         mid_lse=torch.empty(mid_o.shape[:2], dtype=torch.float32, device=q.device),
-        num_items=power_of_two(max(work.num_items, LEAST)) if work.num_items else 0,
+        num_items=power_of_two(max(work.num_items, LEAST_ITEMS)) if work.num_items else 0,
         has_parts=work.num_slots > 0,
         covers_all=work.covers_all,
         causal=work.causal,
