@@ -96,8 +96,8 @@ def needs(folder: Path, dtype: str, kv_budget: Size | None = None, *, device: st
     packed, num_packed = packed_size(folder) if chosen == "int4" else (0, 0)
     if chosen == "int4" and not packed:
         raise UsageError(
-            f"{folder.name} has no 4-bit weights: its source is {about['dtype_source']}; leave out "
-            "--dtype int4, or pull a .gguf file of it in Q4_0 or Q4_1"
+            f"{about['name']} has no 4-bit weights, its source is {about['dtype_source']}: "
+            "take another --dtype, or pull a .gguf file of it in Q4_0 or Q4_1"
         )
     weights = packed + (int(about["parameters"]) - num_packed) * values.itemsize
     if about.get("runs_on") == "transformers":
