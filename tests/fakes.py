@@ -171,16 +171,20 @@ def scripted_engine(
     scores: Callable[[Sequence[int]], Mapping[int, float]] | None = None,
     check: bool = True,
     blocks: BlockStore | None = None,
+    model: ScriptedModel | None = None,
+    pool_class: type[KVPool] = KVPool,
 ) -> Engine:
     """The real engine around a ScriptedModel and a ByteTokenizer, on a pool of ``pool_tokens``.
 
-    ``blocks``: its KV on disk. A token's KV there is its id, so a wrong one shows.
+    ``blocks``: its KV on disk. A token's KV there is its id, so a wrong one shows. ``model``,
+    ``pool_class``: the test's own; the first is else made of the rest.
     """
     num_pages = -(-pool_tokens // page_size) + 1
-    pool = KVPool(1, num_pages, page_size, 1, 1, torch.float32, poison=True)
+    pool = pool_class(1, num_pages, page_size, 1, 1, torch.float32, poison=True)
     clock = clock or LogicalClock()
+    made = ScriptedModel(reply, context_length=context_length, on_forward=on_forward, scores=scores)
     return Engine(
-        ScriptedModel(reply, context_length=context_length, on_forward=on_forward, scores=scores),
+        model or made,
         pool,
         PrefixCache(num_pages, page_size, wall_clock=wall_clock or clock),
         ByteTokenizer().text,

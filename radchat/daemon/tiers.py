@@ -50,6 +50,7 @@ STATS = (
     "rows_run",
     "steps",
     "retractions",
+    "device_full",
     "prefill_tokens_per_s",
     "page_size",
     "bytes_per_token",

@@ -7,10 +7,13 @@ engine must not be used. Every choice of a submitted request ends with exactly o
 
 from __future__ import annotations
 
+import logging
 import time
 from array import array
 from collections.abc import Callable
 from typing import Any
+
+from torch import Tensor
 
 from radchat.engine import sampling
 from radchat.engine.batch import Work
@@ -18,7 +21,7 @@ from radchat.engine.block_store import BlockStore
 from radchat.engine.checks import Poison, check_idle, check_request, wants_checks
 from radchat.engine.choice import Group
 from radchat.engine.delivery import Delivery
-from radchat.engine.device import Device
+from radchat.engine.device import Device, DeviceFull
 from radchat.engine.disk_tier import DiskTier
 from radchat.engine.kv_pool import KVPool
 from radchat.engine.meters import Meters, PromptCost
@@ -32,6 +35,12 @@ from radchat.engine.words import TextFactory
 from radchat.errors import InvalidInput
 from radchat_kernels.executor import Executor, choose
 from radchat_kernels.plan import Limits
+
+log = logging.getLogger(__name__)
+NO_MEMORY = (
+    "the device has no memory left for this answer, though nothing else ran: end what else uses "
+    "the GPU, or lower kv_device (RADCHAT_KV_DEVICE) and load the model again"
+)
 
 
 class Engine(Outside):
@@ -232,6 +241,7 @@ class Engine(Outside):
             "output_tokens": meters.output_tokens,
             "hit_rate": meters.hit_rate,
             "retractions": self._scheduler.retractions,
+            "device_full": self._scheduler.full_steps,
             "disk": self._disk and self._disk.stats(meters.restored_tokens),
             "prefill_tokens_per_s": meters.prefill_tokens_per_s,
             "seconds": dict(meters.seconds),
@@ -244,9 +254,11 @@ class Engine(Outside):
 
     def _run(self, work: list[Work], events: list[Event]) -> None:
         begin = self._clock()
-        with self._meters.timed("model"):
-            self._runner.copy_pages(self._leases())
-            logits = self._runner.run(work)
+        logits = self._logits(work)
+        if logits is None:
+            self._step_was_full(work, events)
+            return
+        self._scheduler.step_went_well()
         extend = sum(each.end - each.start for each in work if each.end - each.start > 1)
         singles = sum(each.end - each.start == 1 for each in work)
         self._meters.ran(extend, singles, self._clock() - begin)
@@ -254,6 +266,27 @@ class Engine(Outside):
         with self._meters.timed("sample"):
             draws, owners = self._delivery.advance(work, logits, events)
             self._delivery.deliver(owners, sampling.sample(logits, draws), events)
+
+    def _logits(self, work: list[Work]) -> Tensor | None:
+        """None: the device had no memory for it; what it took of it is free when this returns."""
+        with self._meters.timed("model"):
+            try:
+                self._runner.copy_pages(self._leases())
+                return self._runner.run(work)
+            except DeviceFull:  # its traceback holds what the step had made
+                pass
+        return None
+
+    def _step_was_full(self, work: list[Work], events: list[Event]) -> None:
+        """Nothing has been counted yet: what was to run is run later, by fewer rows a step."""
+        before, rows = self._scheduler.retractions, sum(each.end - each.start for each in work)
+        lost = self._scheduler.step_was_full(work)
+        log.warning(
+            "no device memory for a step of %d rows: %d requests put back, at most %d rows for now",
+            *(rows, self._scheduler.retractions - before, self._scheduler.running.limit.rows),
+        )
+        if lost is not None:
+            self._delivery.end(lost, FinishReason.ERROR, events, NO_MEMORY)
 
     def _tell_of_pins(self, events: list[Event]) -> None:
         """Pins give way to a request that runs alone: it is the one that is told."""

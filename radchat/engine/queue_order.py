@@ -15,6 +15,7 @@ import random
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from radchat.engine.batch import Urgency
 from radchat.engine.choice import Choice
 from radchat.engine.request import Priority
 from radchat.errors import InvalidInput
@@ -47,6 +48,21 @@ def queue_order(
     raise InvalidInput(
         f"policy: want one of {', '.join(POLICIES)} (got {policy!r})", field="policy"
     )
+
+
+def urgency(policy: str, now: float, tokens_per_s: float) -> Urgency | None:
+    """Of prompts that run: short ones, and those that others wait for, overtake long ones, again
+    with ageing. None: in order of admission.
+    """
+    if policy != "lpm":
+        return None
+
+    def key(choice: Choice) -> tuple[float, float]:
+        waited = max(0.0, now - choice.group.arrived)
+        age = math.floor(math.log2(1 + waited * tokens_per_s / choice.pending))
+        return -age, choice.pending / (1 + choice.followers)
+
+    return key
 
 
 def _arrival(entry: Waiting) -> tuple[int, int]:

@@ -11,11 +11,13 @@ from collections.abc import Iterator
 from radchat.engine.choice import Choice
 from radchat.engine.request import Priority
 from radchat.engine.scheduler_options import SchedulerOptions
+from radchat.engine.step_limit import StepLimit
 
 
 class Running:
     def __init__(self, options: SchedulerOptions, page_size: int) -> None:
         self.choices: list[Choice] = []  # in order of admission
+        self.limit = StepLimit()
         self._options = options
         self._page_size = page_size
         self._admissions = 0
@@ -83,7 +85,22 @@ class Running:
 
     def victim(self) -> Choice:
         """Whom to put back first: of the last priority, the newest."""
-        return max(self.choices, key=lambda choice: (self.own_or_lent(choice), choice.admitted))
+        return max(self.choices, key=self._newness)
+
+    def victim_of_rows(self) -> Choice | None:
+        """The same of those that have rows in a step; None: at most one has."""
+        having = [choice for choice in self.choices if choice.rows]
+        return max(having, key=self._newness) if len(having) > 1 else None
+
+    def has_rows_for(self, more: int) -> bool:
+        """Whether a step may have, besides so many rows, a row or a prompt's page of each."""
+        most = self.limit.rows
+        if most is None:
+            return True
+        return more + sum(min(self._page_size, choice.rows) for choice in self.choices) <= most
+
+    def _newness(self, choice: Choice) -> tuple[Priority, int]:
+        return self.own_or_lent(choice), choice.admitted
 
     # -- memory -------------------------------------------------------------------------------
 

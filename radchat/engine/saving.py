@@ -18,6 +18,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
+import torch
+
 from radchat.engine.block_store import BLOCK_TOKENS, LOOK_S, BlockStore
 from radchat.engine.kv_pool import DTYPE_NAMES, KVPool
 from radchat.engine.prefix_cache import PrefixCache
@@ -147,6 +149,8 @@ class Saving:
             return self._retry_at - at
         if self._copy_next(only) == "copied":
             return 0.0
+        if self._unsaved and at < self._retry_at:
+            return self._retry_at - at
         with self._changed:
             if self._refused:
                 return 0.0
@@ -218,7 +222,12 @@ class Saving:
             return "full"
         if kept.is_on_disk(start, end, self._store):
             return "none"
-        copy = Copy(raw, start, self._pool.read(table, start, end))
+        try:
+            copy = Copy(raw, start, self._pool.read(table, start, end))
+        except torch.OutOfMemoryError as error:  # for the transfer: later, then
+            log.warning("no device memory to save %d tokens: %s", end - start, error)
+            self._retry_at = self._clock() + RETRY_S
+            return "full"
         with self._changed:
             if not self._copies:
                 self._first_since = self._clock()

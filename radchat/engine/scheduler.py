@@ -10,12 +10,13 @@ What it holds:
     request: ``BACKGROUND_PATIENCE`` times as many) have been admitted before it;
   - a request is put back at most ``max_retractions`` times: after that it is admitted only when
     nothing else runs, counts as foreground, and whoever comes later is put back before it;
-  - a step runs at most ``chunk_tokens`` tokens of prompts, in chunks that end on a page's edge.
+  - a step runs at most ``chunk_tokens`` tokens of prompts, in chunks that end on a page's edge;
+  - a step that the device had no memory for has not happened: the newest are put back, not counted
+    against them, until the rest fits half of its rows (``step_limit.py``).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING
 from radchat.engine.batch import Work, compose
 from radchat.engine.choice import Choice
 from radchat.engine.prefix_cache import PrefixCache
-from radchat.engine.queue_order import Waiting, queue_order
+from radchat.engine.queue_order import Waiting, queue_order, urgency
 from radchat.engine.request import Priority
 from radchat.engine.running import Running
 from radchat.engine.scheduler_options import SchedulerOptions
@@ -59,6 +60,7 @@ class Scheduler:
         self.waiting: list[Choice] = []
         self.running = Running(options, cache.page_size)
         self.retractions = 0
+        self.full_steps = 0  # that the device had no memory for
         self._changes = 0  # of who waits and who runs
         self._tried = (-1, -1)  # (changes, generation of the tree) when nobody could be admitted …
         self._least_need = 0  # … and the fewest pages that one of them asked for
@@ -75,7 +77,8 @@ class Scheduler:
 
     @property
     def has_place(self) -> bool:
-        return len(self.running) < self._options.max_running
+        is_free = len(self.running) < self._options.max_running
+        return is_free and self.running.has_rows_for(1)
 
     def forget(self, choice: Choice) -> None:
         """A choice has ended, wherever it was; the caller gives its lease back."""
@@ -99,23 +102,14 @@ class Scheduler:
         out.work = compose(
             running,
             page_size=self._cache.page_size,
-            chunk_tokens=self._options.chunk_tokens,
+            chunk_tokens=self.running.limit.chunk(
+                self._options.chunk_tokens, self._cache.page_size
+            ),
             scoring_chunk=self._options.scoring_chunk,
-            urgency=self._urgency(now) if self._options.policy == "lpm" else None,
+            urgency=urgency(self._options.policy, now, self._prefill_speed()),
             is_short=self._disk is not None and self._disk.is_due(running[Priority.FOREGROUND]),
         )
         return out
-
-    def _urgency(self, now: float) -> Callable[[Choice], tuple[float, float]]:
-        """Short prompts, and those that others wait for, overtake long ones, again with ageing."""
-        speed = self._prefill_speed()
-
-        def key(choice: Choice) -> tuple[float, float]:
-            waited = max(0.0, now - choice.group.arrived)
-            age = math.floor(math.log2(1 + waited * speed / choice.pending))
-            return -age, choice.pending / (1 + choice.followers)
-
-        return key
 
     # -- memory -------------------------------------------------------------------------------
 
@@ -141,7 +135,7 @@ class Scheduler:
         is_patient = choice.retractions < self._options.max_retractions
         return not (is_patient and self._cache.fits_beside_pins(len(choice.ids)))
 
-    def _retract(self, choice: Choice) -> None:
+    def _retract(self, choice: Choice, *, counts: bool = True) -> None:
         """Its KV stays in the tree while there is room; its ids and text go on where they were."""
         assert choice.lease is not None
         if self._disk is not None:
@@ -149,9 +143,27 @@ class Scheduler:
         self._cache.finish(choice.lease)
         self.running.remove(choice)
         choice.lease = None
-        choice.retractions += 1
+        choice.retractions += counts
         self.retractions += 1
         self.add(choice)
+
+    def step_was_full(self, work: Sequence[Work]) -> Choice | None:
+        """The device had no memory for this step, and nothing of it has happened.
+
+        Returns the choice that must end: alone, and by the least there is, it can't be run either.
+        """
+        self.full_steps += 1
+        if (
+            not self.running.limit.halve(sum(each.end - each.start for each in work))
+            and len(work) == 1
+        ):
+            return work[0].choice
+        while not self.running.has_rows_for(0) and (victim := self.running.victim_of_rows()):
+            self._retract(victim, counts=False)
+        return None
+
+    def step_went_well(self) -> None:
+        self._changes += self.running.limit.went_well()
 
     # -- admission ----------------------------------------------------------------------------
 
@@ -272,13 +284,18 @@ class Scheduler:
         return self._try(entry)
 
     def _has_room(self, entry: Waiting) -> bool:
-        """Could it be so? Counts the pages it would find as if they could still be evicted."""
+        """Could it be so? Counts the pages it would find as if they could still be evicted.
+
+        And whether its rows may be in a step with those of all that run.
+        """
         if not self.running:
             return True
         page = self._cache.page_size
         table_len = -(-len(entry.choice.ids) // page)
         need = table_len - entry.matched // page + self.running.growth_of(entry.choice, table_len)
         self._least_need = min(self._least_need, need)
+        if not self.running.has_rows_for(min(page, len(entry.choice.ids) - entry.matched)):
+            return False
         return need + self.running.growth() <= self._cache.free + self._cache.evictable
 
     def _lease(self, choice: Choice, *, over_pins: bool) -> bool:

@@ -1,0 +1,346 @@
+"""A device that has no memory for a step: nothing is lost, said twice or counted that has not run.
+
+The model raises as torch does where a step has more rows than it has room for, after it has
+written rubbish into their slots; the engine around it is real and recounts after every step.
+"""
+
+from __future__ import annotations
+
+import random
+from array import array
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from radchat.engine.engine import Engine
+from radchat.engine.kv_pool import KVPool
+from radchat.engine.request import (
+    Event,
+    Finished,
+    FinishReason,
+    Ids,
+    Priority,
+    Progress,
+    Request,
+    Started,
+    Tokens,
+)
+from radchat.engine.saving import RETRY_S
+from radchat.engine.scheduler_options import SchedulerOptions
+from radchat.engine.step_limit import CALM, StepLimit
+from radchat_kernels.plan import Plan
+from tests.engine.blocks_in_memory import BlocksInMemory
+from tests.fakes import (
+    LogicalClock,
+    ScriptedModel,
+    drain,
+    finished,
+    flush,
+    greedy,
+    output,
+    scripted_engine,
+)
+
+PAGE = 16
+ROOMY = 10**9
+FATAL = 255  # with this id among its rows no step has room
+
+
+class CrampedModel(ScriptedModel):
+    """``most``: rows that a step may have, at the attempt of this number."""
+
+    def __init__(self, most: Callable[[int], int], **more: Any) -> None:
+        super().__init__(**more)
+        self._most = most
+        self.rows: list[int] = []  # of steps that ran
+        self.full: list[int] = []  # of steps that did not
+
+    def forward(
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        slots: Tensor,
+        plan: Plan,
+        pool: KVPool,
+        logit_rows: Tensor,
+    ) -> Tensor:
+        num = len(ids)
+        if num > self._most(len(self.rows) + len(self.full)) or FATAL in ids.tolist():
+            self.full.append(num)
+            pool.data[0, 0].view(-1)[slots] = 1.0  # a part of it had been done
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        self.rows.append(num)
+        return super().forward(ids, positions, slots, plan, pool, logit_rows)
+
+
+def cramped(most: int | Callable[[int], int], **more: Any) -> tuple[Engine, CrampedModel]:
+    model = CrampedModel(most if callable(most) else lambda _: most, context_length=4096)
+    return scripted_engine(model=model, **more), model
+
+
+def prompt(seed: int, length: int) -> Ids:
+    return array("I", random.Random(seed).choices(range(97, 123), k=length))
+
+
+def ask(name: str, ids: Ids, max_tokens: int = 20, **more: Any) -> Request:
+    own = {key: more.pop(key) for key in ("n", "priority", "fill") if key in more}
+    return Request(name, ids, greedy(max_tokens, **more), **own)
+
+
+def crowd() -> list[Request]:
+    """Prompts long and short, some that share a beginning, samples, a background, scores."""
+    head = prompt(0, 150)
+    asked = [ask(f"own{i}", prompt(i + 1, 9 + 61 * i), 24) for i in range(5)]
+    asked += [ask(f"kin{i}", head + prompt(20 + i, 7), 18) for i in range(4)]
+    asked += [ask(f"back{i}", prompt(40 + i, 90), 30, priority=Priority.BACKGROUND)
+              for i in range(4)]  # fmt: skip
+    asked.append(ask("many", prompt(60, 70), 16, n=6))
+    asked.append(ask("score", prompt(61, 100), 5, prompt_logprobs=True, logprobs=2))
+    return asked
+
+
+def run(engine: Engine, requests: Sequence[Request]) -> list[Event]:
+    for request in requests:
+        engine.submit(request)
+    return drain(engine, max_steps=3000)
+
+
+def same(events: Sequence[Event], wanted: Sequence[Event], request: Request) -> None:
+    """What was said is what a roomy device says, once; what it took adds up."""
+    for choice in range(request.n):
+        said = output(events, request.id, choice)
+        assert said == output(wanted, request.id, choice)
+        end, other = (finished(each, request.id, choice) for each in (events, wanted))
+        assert (end.reason, end.kept, end.error) == (other.reason, other.kept, other.error)
+        assert end.prompt_logprobs == other.prompt_logprobs
+        usage = end.usage
+        assert usage.device + usage.disk + usage.computed == usage.input_tokens == len(request.ids)
+        assert usage.output_tokens == len(said)
+    assert sum(isinstance(e, Started) and e.request_id == request.id for e in events) == 1
+    done = [e.computed_tokens for e in events
+            if isinstance(e, Progress) and e.request_id == request.id]  # fmt: skip
+    assert done == sorted(done)
+
+
+@pytest.mark.parametrize("most", [PAGE, PAGE + 3, 40, 100, 300])
+def test_all_answers_are_those_of_a_roomy_device(most: int) -> None:
+    roomy = scripted_engine()
+    wanted = run(roomy, crowd())
+    engine, model = cramped(most)
+    events = run(engine, crowd())
+    for request in crowd():
+        same(events, wanted, request)
+    engine.check_idle()
+    stats = engine.stats()
+    assert model.full
+    assert stats["device_full"] == len(model.full)
+    assert stats["steps"] == len(model.rows)
+    assert stats["rows_run"] == sum(model.rows) == model.tokens_computed
+    assert max(model.rows) <= most
+    # halved until it fits, and then at most one in so many steps is tried in vain
+    assert len(model.full) <= 10 + len(model.rows) // CALM
+    assert (stats["retractions"] > 0) is (most < 200)
+    # put back with their KV in the tree, and given it again: a row or a page each, no more
+    again = sum(model.rows) - roomy.stats()["rows_run"]
+    assert again <= stats["retractions"] * PAGE
+
+
+def test_one_that_never_fits_ends_with_the_way_out_and_all_others_go_on() -> None:
+    requests = crowd()
+    wanted = run(scripted_engine(), requests)
+    engine, model = cramped(ROOMY)
+    doomed = [
+        ask("doomed", prompt(70, 40) + array("I", [FATAL]) + prompt(71, 40), 5),
+        ask("later", prompt(72, 8) + array("I", [FATAL]), 5, priority=Priority.BACKGROUND, n=3),
+    ]
+    events = run(engine, [*requests[:6], doomed[0], *requests[6:], doomed[1]])
+    for request in requests:
+        same(events, wanted, request)
+    for request in doomed:
+        for choice in range(request.n):
+            end = finished(events, request.id, choice)
+            assert (end.reason, end.kept) == (FinishReason.ERROR, 0)
+            assert "kv_device" in (end.error or "")
+        assert sum(isinstance(e, Tokens) and e.request_id == request.id for e in events) == 0
+    engine.check_idle()
+    assert len(model.full) < 40
+    after = run(engine, [ask("after", prompt(80, 50))])
+    same(
+        after, run(scripted_engine(), [ask("after", prompt(80, 50))]), ask("after", prompt(80, 50))
+    )
+
+
+def test_an_answer_that_loses_its_memory_half_way_keeps_what_it_has_said() -> None:
+    engine, model = cramped(lambda attempt: ROOMY if attempt < 12 else 0)
+    request = ask("a", prompt(0, 50), 40)
+    events = run(engine, [request])
+    end = finished(events, "a")
+    assert end.reason is FinishReason.ERROR
+    assert end.kept == len(output(events, "a")) == 12
+    assert output(events, "a") == output(run(scripted_engine(), [request]), "a")[:12]
+    assert len(model.full) == 2  # alone by a row: once more, after what was cached is given back
+    engine.check_idle()
+
+
+@pytest.mark.parametrize("rows", [1, 200])
+def test_what_passes_costs_a_step_and_nothing_else(rows: int) -> None:
+    """Memory that another program took for a moment."""
+    at = 0 if rows > 1 else 7
+    engine, model = cramped(lambda attempt: 0 if attempt == at else ROOMY)
+    request = ask("a", prompt(0, 200), 100)
+    events = run(engine, [request])
+    same(events, run(scripted_engine(), [request]), request)
+    assert model.full == [rows]
+    assert engine.stats()["retractions"] == 0
+
+
+def test_the_rows_of_a_step_grow_again_while_steps_succeed() -> None:
+    engine, model = cramped(lambda attempt: 100 if attempt == 0 else ROOMY)
+    run(engine, [ask("a", prompt(0, 256), 2)])
+    assert (model.full, model.rows[:2]) == ([256], [128, 128])
+    run(engine, [ask("b", prompt(1, 40), CALM)])
+    before = len(model.rows)
+    run(engine, [ask("c", prompt(2, 512), 1)])
+    assert model.rows[before:] == [512]
+
+
+def test_a_limit_halves_to_a_row_and_no_further() -> None:
+    limit = StepLimit()
+    assert limit.chunk(512, PAGE) == 512
+    assert [limit.halve(512) and limit.rows for _ in range(11)] == [
+        256, 128, 64, 32, 16, 8, 4, 2, 1, False, False
+    ]  # fmt: skip
+    assert limit.chunk(512, PAGE) == PAGE
+    doubled = sum(limit.went_well() for _ in range(9 * CALM))
+    assert (doubled, limit.rows) == (9, None)
+
+
+@pytest.mark.parametrize("most", [PAGE, 50])
+def test_the_foreground_goes_on_first(most: int) -> None:
+    engine, _ = cramped(most)
+    for i in range(6):
+        engine.submit(ask(f"back{i}", prompt(i, 60), 60, priority=Priority.BACKGROUND))
+    events: list[Event] = []
+    for _ in range(20):
+        events += engine.step()
+    engine.submit(ask("front", prompt(9, 60), 10))
+    events += drain(engine)
+    ends = [event.request_id for event in events if isinstance(event, Finished)]
+    assert ends.index("front") <= most // PAGE  # no more than those that were nearly done
+    engine.check_idle()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_memory_comes_and_goes_nothing_is_lost(seed: int) -> None:
+    """In a small pool, so that pages are short as well, and with some that are cancelled."""
+    dice = random.Random(seed)
+    roomy = scripted_engine()
+    wanted = run(roomy, crowd())
+    engine, model = cramped(lambda _: dice.choice([PAGE, 25, 60, ROOMY]), pool_tokens=512)
+    requests = [each for each in crowd() if len(each.ids) < 300]
+    events: list[Event] = []
+    gone: set[str] = set()
+    for request in requests:
+        engine.submit(request)
+        for _ in range(dice.choice([0, 1, 5])):
+            events += engine.step()
+        if dice.random() < 0.2:
+            name = dice.choice(requests).id
+            if engine.abort(name):
+                gone.add(name)
+    events += drain(engine, max_steps=3000)
+    for request in requests:
+        if request.id not in gone:
+            same(events, wanted, request)
+    assert model.full
+    engine.check_idle()
+
+
+@pytest.mark.parametrize("most", [PAGE, 70])
+def test_what_comes_from_disk_is_restored_and_counted_while_steps_are_full(most: int) -> None:
+    store = BlocksInMemory()
+    old = [prompt(i, 512 + 40 * i) for i in range(3)]
+    options = SchedulerOptions(chunk_tokens=128)
+    first = scripted_engine(blocks=store, options=options)
+    for i, ids in enumerate(old):
+        run(first, [ask(f"{i}", ids, 1)])
+        first.keep(f"s/{i}", ids)
+    assert flush(first)
+    first.close()
+    turns = [ask(f"{i}", ids + prompt(50 + i, 90), 20) for i, ids in enumerate(old)]
+    turns.append(ask("load", old[0], fill="load"))
+    wanted = run(scripted_engine(options=options), turns[:3])
+    engine, model = cramped(most, blocks=store, options=options)
+    events = run(engine, turns)
+    for request in turns[:3]:
+        same(events, wanted, request)
+        usage = finished(events, request.id).usage  # what is put back finds it on the device
+        assert usage.disk + usage.device == len(request.ids) - 90
+    assert finished(events, "load").reason is FinishReason.STOP
+    assert len(store.reads) <= 9  # each block once
+    assert engine.stats()["device_full"] == len(model.full) > 0
+    engine.check_idle()
+    engine.close()
+
+
+class CrampedPool(KVPool):
+    """Some of the transfers from and to it find no room: those of ``full_at``, counted."""
+
+    full_at: frozenset[int] = frozenset()
+    transfers = 0
+
+    def _next(self) -> None:
+        self.transfers += 1
+        if self.transfers - 1 in self.full_at:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
+
+    def read(self, table: Sequence[int], start: int, end: int) -> bytearray:
+        self._next()
+        return super().read(table, start, end)
+
+    def write(
+        self, table: Sequence[int], start: int, end: int, data: bytearray | memoryview, first: int
+    ) -> None:
+        super().write(table, start, start + 7, data, first)  # a part of it had been done
+        self._next()
+        super().write(table, start, end, data, first)
+
+
+@pytest.mark.parametrize("full_at", [{0}, {1}, {0, 1}])
+def test_a_block_that_finds_no_room_on_the_device_is_computed(full_at: set[int]) -> None:
+    store = BlocksInMemory()
+    ids = prompt(0, 512)
+    first = scripted_engine(blocks=store)
+    run(first, [ask("0", ids, 1)])
+    first.keep("s/0", ids)
+    assert flush(first)
+    first.close()
+    turn = ask("a", ids + prompt(1, 30))
+    engine = scripted_engine(blocks=store, pool_class=CrampedPool)
+    assert isinstance(engine.pool, CrampedPool)
+    engine.pool.full_at = frozenset(full_at)
+    events = run(engine, [turn])
+    same(events, run(scripted_engine(), [turn]), turn)
+    assert finished(events, "a").usage.disk == 512 - 256 * len(full_at)
+    engine.check_idle()
+    engine.close()
+
+
+def test_a_block_that_can_not_be_copied_for_the_disk_is_saved_later() -> None:
+    store, clock = BlocksInMemory(), LogicalClock()
+    engine = scripted_engine(blocks=store, pool_class=CrampedPool, clock=clock)
+    assert isinstance(engine.pool, CrampedPool)
+    engine.pool.full_at = frozenset({1})
+    ids = prompt(0, 512)
+    run(engine, [ask("a", ids, 1)])
+    engine.keep("s/0", ids)
+    assert engine.save() == 0.0
+    assert engine.save() == RETRY_S
+    assert engine.drain(10.0)
+    clock.advance(RETRY_S)
+    assert flush(engine)
+    assert sorted(store.writes) == [(0, 256), (256, 256)]
+    engine.close()
