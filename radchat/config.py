@@ -30,7 +30,7 @@ DEFAULT_TEMPERATURE = 0.7  # where neither the command nor the model's generatio
 DEFAULT_TOP_P = 0.95
 SHARE_OF_FREE = 0.25  # of free memory, for KV on a CPU
 MOST_KV_BYTES = 4 * 1024**3
-
+GPU_KEPT_FREE = 0.1  # of a GPU's free memory: what weights and KV leave
 
 SHARE_OF_DISK = 0.1  # of the free space where the KV folder is
 MOST_DISK_BYTES = 10 * 1024**3
@@ -46,6 +46,8 @@ def kv_disk_default(free: int) -> int:
     return min(int(SHARE_OF_DISK * free), MOST_DISK_BYTES)
 
 
+DEVICES = ("auto", "cpu", "cuda")
+EXECUTORS = ("auto", "torch", "triton")
 DTYPES = ("auto", "fp32", "bf16", "int4")
 LEVELS = ("debug", "info", "warning", "error")
 PERSIST = ("auto", "off", "always")
@@ -101,6 +103,14 @@ def parse_dtype(text: str) -> str:
     return _one_of(text, DTYPES)
 
 
+def parse_device(text: str) -> str:
+    return _one_of(text, DEVICES)
+
+
+def parse_executor(text: str) -> str:
+    return _one_of(text, EXECUTORS)
+
+
 def parse_level(text: str) -> str:
     return _one_of(text.lower(), LEVELS)
 
@@ -146,6 +156,17 @@ SETTINGS = (
     Setting("keep_alive", "RADCHAT_KEEP_ALIVE", parse_duration, "30m", "unload an idle model"),
     Setting("idle_exit", "RADCHAT_IDLE_EXIT", parse_duration, "2h", "end an idle daemon"),
     Setting("context_length", "RADCHAT_CONTEXT_LENGTH", parse_count, None, "context, in tokens"),
+    Setting(
+        "device", "RADCHAT_DEVICE", parse_device, "auto", "models run on: auto, cpu, cuda", DEVICES
+    ),
+    Setting(
+        "executor",
+        "RADCHAT_EXECUTOR",
+        parse_executor,
+        "auto",
+        "kernels: auto, torch, triton",
+        EXECUTORS,
+    ),
     Setting("kv_device", "RADCHAT_KV_DEVICE", parse_size, None, "KV budget of each loaded model"),
     Setting("kv_disk", "RADCHAT_KV_DISK", parse_bytes, None, "KV budget on disk"),
     Setting("kv_disk_hourly", None, parse_bytes, "2GiB", "KV written to disk in an hour"),
@@ -169,6 +190,8 @@ class Config:
     keep_alive: float
     idle_exit: float
     context_length: int | None
+    device: str
+    executor: str
     kv_device: Size | None
     kv_disk: int | None
     kv_disk_hourly: int

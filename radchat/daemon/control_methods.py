@@ -27,8 +27,7 @@ class ControlMethods(DiskMethods):
         return {
             "model": None if loaded is None else loaded.name,
             "dtype": None if loaded is None else loaded.dtype,
-            "device": "cpu",
-            "executor": "torch",
+            **self._runs_on(),
             "kv": all_tiers_json(stats, disk),
             "running": sum(one["running"] for one in stats),
             "waiting": sum(one["waiting"] for one in stats),
@@ -44,6 +43,12 @@ class ControlMethods(DiskMethods):
             "locations": _locations(),
             "home": self._home(),
         }
+
+    def _runs_on(self) -> dict[str, Any]:
+        """Device and executor, as they were found when the first model was loaded."""
+        opener = self._engines.opener
+        executor, why = opener.executor or (None, None)
+        return {"device": opener.device, "executor": executor, "executor_why": why}
 
     def _home(self) -> dict[str, str]:
         places = self._places
@@ -87,7 +92,7 @@ class ControlMethods(DiskMethods):
             values[setting.name] = {"value": value, "from": self._config.sources[setting.name]}
         return {
             "settings": values,
-            "device": "cpu",
+            **self._runs_on(),
             "default_model": await asyncio.to_thread(registry.get_default, self._places),
         }
 

@@ -18,6 +18,7 @@ from radchat.config import FOREVER, Config
 from radchat.daemon.awake import awake_time
 from radchat.daemon.disk import Disk
 from radchat.daemon.loaded import Loaded, Memory, swap
+from radchat.daemon.opener import Opener
 from radchat.daemon.worker import Worker, beside
 from radchat.errors import Busy, ModelBroken, NotFound, RadchatError
 from radchat.models import registry
@@ -48,6 +49,7 @@ class Engines:
         available: Callable[[], int] | None = None,
         clock: Callable[[], float] = awake_time,
         disk: Disk | None = None,
+        opener: Opener | None = None,
     ) -> None:
         self.disk = disk or Disk(places, config)
         self._places = places
@@ -55,7 +57,8 @@ class Engines:
         self._worker = worker
         self._clock = clock
         self.on_loaded: Callable[[Loaded], Awaitable[None]] | None = None  # before it is used
-        self._memory = Memory(config.memory, available)
+        self.opener = opener or Opener(config)
+        self._memory = Memory(config.memory, available or self.opener.free)
         self._change = asyncio.Lock()  # held while an engine comes or goes
         self._makes_room = False  # whoever holds it needs engines to go: nobody else takes one
         self._asking: list[ModelEntry] = []  # for whom somebody waits
@@ -165,9 +168,10 @@ class Engines:
     def _find(self, entry: ModelEntry, dtype: str) -> Loaded | None:
         if not self.all:
             return None
-        wanted = _resolved(dtype)
+        wanted, is_auto = self.opener.dtype(dtype), dtype == "auto"
         same = (each for each in self.all if each.entry.folder == entry.folder)
-        return next((each for each in same if each.dtype == wanted), None)
+        fitting = (each for each in same if each.dtype == wanted or (is_auto and each.is_auto))
+        return next(fitting, None)
 
     # -- loading -----------------------------------------------------------------------------------
 
@@ -178,10 +182,13 @@ class Engines:
         """
         self._begin_load(entry)
         try:
-            needed = await beside(lambda: _needs(entry, dtype, self._config))
-            await self._wait_for_room(needed, say)
-            self._begin_load(entry)
-            loaded = await self._bring(entry, dtype, needed, say)
+            chosen, needed = await beside(lambda: self._choose(entry, dtype))
+            loaded = self._find(entry, chosen)
+            if loaded is None:
+                await self._wait_for_room(needed, say)
+                self._begin_load(entry)
+                loaded = await self._bring(entry, chosen, needed, say)
+            loaded.is_auto |= dtype == "auto"
         except ModelBroken as error:
             if entry.name in error.message:
                 raise
@@ -196,6 +203,13 @@ class Engines:
             self._makes_room = False
         await self._remember(loaded)
         return loaded
+
+    def _choose(self, entry: ModelEntry, dtype: str) -> tuple[str, Need]:
+        """What ``auto`` comes to for it where all others would go, and what it takes then."""
+        opener = self.opener
+        most = self._memory.free(self.all) + sum(each.num_bytes for each in self.all)
+        chosen = opener.choose_dtype(entry, dtype, most)
+        return chosen, opener.needs(entry, chosen)
 
     def _begin_load(self, entry: ModelEntry) -> None:
         """From here on it goes on, whoever asked for it."""
@@ -230,12 +244,7 @@ class Engines:
         def hear(share: float) -> None:
             self.share_loaded = share
 
-        def load() -> LoadedModel:
-            from radchat.engine import model
-
-            return model.load(entry.folder, dtype, progress=hear, free_bytes=free)
-
-        model = await beside(load)
+        model = await beside(lambda: self.opener.load(entry, dtype, hear, free))
         # counted again: while it loaded, some were unloaded, others taken, and memory came or went
         await self._drop(self._memory.victims(self.all, needed, model), entry, dtype, say)
         free = self._memory.free(self.all, model)
@@ -252,23 +261,14 @@ class Engines:
         return loaded
 
     def _build_engine(self, model: LoadedModel, free: int) -> Engine:
-        from radchat.engine.model import build_engine
-
-        config = self._config
-        return build_engine(
-            model,
-            kv_budget=config.kv_device,
-            context_length=config.context_length,
-            free_bytes=free,
-            blocks=self.disk.blocks(model.fingerprint),
-        )
+        return self.opener.build(model, free, self.disk.blocks(model.fingerprint))
 
     async def _drop(self, keys: list[str], entry: ModelEntry, dtype: str, say: Say) -> None:
         """Nobody gets these engines any more; what goes with them is told first, in one line."""
         if not keys:
             return
         gone = [each for each in self.all if each.key in keys]
-        say(swap(f"{entry.name} {_resolved(dtype)}", gone))
+        say(swap(f"{entry.name} {dtype}", gone))
         self.all = [each for each in self.all if each.key not in keys]
         del gone
         await self._remove(keys)
@@ -332,21 +332,10 @@ class Engines:
         for key in await self._worker.remove(keys, FLUSH_S):
             why = await self.disk.left()
             log.warning("%s: not all KV of its branches is on disk: %s", key, why)
+        if keys and self.opener.is_gpu:
+            await beside(self.opener.release)
 
     async def close(self) -> None:
         """Nobody uses an engine any more; the daemon ends."""
         keys, self.all = [each.key for each in self.all], []
         await self._remove(keys)
-
-
-def _resolved(dtype: str) -> str:
-    """fp32, bf16 or int4. Only where a model is loaded: torch is imported then."""
-    from radchat.engine.dtypes import resolve_dtype
-
-    return resolve_dtype(dtype)
-
-
-def _needs(entry: ModelEntry, dtype: str, config: Config) -> Need:
-    from radchat.engine import model
-
-    return model.needs(entry.folder, dtype, config.kv_device)

@@ -28,6 +28,7 @@ class Loaded:
     engine: Engine
     users: int = 0
     last_used: float = 0.0  # on the engines' clock
+    is_auto: bool = False  # of dtype ``auto``, whatever that came to
     loaded_at: float = field(default_factory=time.time)  # what was cached before it is gone
 
     @property
@@ -77,16 +78,18 @@ class Loaded:
         """What it has, or will take, that the system still counts as free.
 
         A pool's pages are the system's until they are first written, and a mapped file is cache to
-        it. Pages written and given up since count twice: on the safe side.
+        it. Pages written and given up since count twice: on the safe side. On a GPU both are taken.
         """
+        if self.model.device.type != "cpu":
+            return 0
         unwritten = int(self.engine.stats()["bytes"]["free"])
         return unwritten + (self.model.num_bytes if self.model.is_mapped else 0)
 
 
 class Memory:
-    """``available``: bytes free on this machine; ``limit``: what all models may take together."""
+    """``available``: bytes free where models go; ``limit``: what all models may take together."""
 
-    def __init__(self, limit: int | None, available: Callable[[], int] | None = None) -> None:
+    def __init__(self, limit: int | None, available: Callable[[], int]) -> None:
         self._limit = limit
         self._available = available
 
@@ -96,10 +99,6 @@ class Memory:
         ``coming``: its weights are loaded already, and what is left is for its KV.
         """
         beside = list(loaded)
-        if self._available is None:
-            from radchat.engine.memory import available  # psutil: the daemon needs it to load only
-
-            self._available = available
         weights = 0 if coming is None else coming.num_bytes
         free = self._available() - sum(each.promised for each in beside)
         if coming is not None and coming.is_mapped:

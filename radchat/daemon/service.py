@@ -21,6 +21,7 @@ from radchat.daemon.compacting import Compaction
 from radchat.daemon.control_methods import ControlMethods
 from radchat.daemon.engines import Engines
 from radchat.daemon.finding import find_session
+from radchat.daemon.opener import Opener
 from radchat.daemon.streams import Running, Stream
 from radchat.daemon.worker import Worker, beside
 from radchat.errors import RadchatError
@@ -44,10 +45,13 @@ class Service(ControlMethods):
         *,
         available: Callable[[], int] | None = None,
         clock: Callable[[], float] = awake_time,
+        opener: Opener | None = None,
     ) -> None:
-        """``available``: bytes free on this machine, ``clock``: of the keep-alive; for tests."""
+        """For tests, ``available``: bytes free on this machine; ``clock``: of the keep-alive;
+        ``opener``: with a machine of its own.
+        """
         worker = Worker(_engine_broke)
-        engines = Engines(places, config, worker, available=available, clock=clock)
+        engines = Engines(places, config, worker, available=available, clock=clock, opener=opener)
         super().__init__(places, config, worker, engines)
         self._answers: dict[str, tuple[Answer, Running]] = {}
 

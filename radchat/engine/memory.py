@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from radchat.config import Size, kv_default
+from radchat.config import GPU_KEPT_FREE, Size
 from radchat.errors import ContextOverflow, ModelBroken
 
 PAGE_SIZE = 16  # tokens
@@ -25,52 +25,95 @@ def available() -> int:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Bytes that a model needs. ``kv``: the budget that was set, else a page's."""
+    """Bytes that a model needs, on a GPU or in the machine's own memory.
+
+    ``kv``: the budget that was set, else a page's.
+    """
 
     name: str
     weights: int
     kv: int
     good_kv: int  # for a conversation: what other models may have to go for
     kv_is_set: bool = False
+    on_gpu: bool = False
 
     @property
     def least(self) -> int:
-        return self.weights + WORK_BYTES + self.kv
+        return self._with(self.kv)
 
     @property
     def good(self) -> int:
-        return self.weights + WORK_BYTES + max(self.kv, self.good_kv)
+        return self._with(max(self.kv, self.good_kv))
 
     def require(self, free: int) -> None:
         """Raises ModelBroken with the numbers and what to lower."""
-        if self.least <= free:
-            return
+        if self.least > free:
+            raise self.refusal(free)
+
+    def refusal(self, free: int) -> ModelBroken:
         kv = f", {gb(self.kv)} of it KV (kv_device)" if self.kv_is_set else ""
         lower = "a smaller kv_device (RADCHAT_KV_DEVICE), " if self.kv_is_set else ""
-        raise ModelBroken(
-            f"{self.name} needs {gb(self.least)} of memory{kv} and {gb(free)} are free: "
-            f"close something, or take {lower}a smaller model or --dtype bf16",
+        memory, close, more = "memory", "close something", ""
+        if self.on_gpu:
+            memory, close = "the GPU's memory", "end what else uses the GPU"
+            more = ", or run it on the CPU (device, RADCHAT_DEVICE=cpu)"
+        return ModelBroken(
+            f"{self.name} needs {gb(self.least)} of {memory}{kv} and {gb(free)} are free: "
+            f"{close}, or take {lower}a smaller model or --dtype bf16{more}",
             need_bytes=self.least,
             free_bytes=free,
         )
 
+    def _with(self, kv: int) -> int:
+        """Beside so much KV. On a GPU, where none is set: so that ``gpu_kv`` comes to as much."""
+        held = self.weights + kv
+        if self.on_gpu and not self.kv_is_set:
+            return max(held + WORK_BYTES, int(held / (1 - GPU_KEPT_FREE)) + 1)
+        return held + WORK_BYTES
 
-def need(name: str, weights: int, budget: Size | None, token_bytes: int, context: int) -> Need:
+
+def need(
+    name: str,
+    weights: int,
+    budget: Size | None,
+    token_bytes: int,
+    context: int,
+    *,
+    on_gpu: bool = False,
+) -> Need:
     """``token_bytes``: KV of one token; ``context``: what the model can hold at most."""
     page = token_bytes * PAGE_SIZE
     kv = page if budget is None else num_pages(budget, token_bytes, 0) * page
     good = token_bytes * min(context, GOOD_TOKENS) if budget is None else kv
-    return Need(name, weights, kv, good, budget is not None)
+    return Need(name, weights, kv, good, budget is not None, on_gpu)
 
 
-def num_pages(budget: Size | None, token_bytes: int, free: int) -> int:
-    """Pages of the KV pool: of the budget, else of a quarter of what is free, up to 4 GiB."""
+def gpu_kv(free: int, weights: int) -> int:
+    """Bytes for KV where so many of a GPU are free with the weights loaded: all but what a step
+    takes, and a tenth of what was free before.
+    """
+    return free - max(WORK_BYTES, int(GPU_KEPT_FREE * (free + weights)))
+
+
+def no_pool(name: str, num_tokens: int, token_bytes: int, free: int) -> ModelBroken:
+    """For a KV pool that the device did not give, though it had been counted."""
+    need = num_tokens * token_bytes
+    return ModelBroken(
+        f"{name}: KV of {num_tokens:,} tokens takes {gb(need)} of the GPU's memory in one piece, "
+        f"and {gb(free)} are free: lower kv_device (RADCHAT_KV_DEVICE), or end what else uses it",
+        need_bytes=need,
+        free_bytes=free,
+    )
+
+
+def num_pages(budget: Size | None, token_bytes: int, default: int) -> int:
+    """Pages of the KV pool: of the budget, else of ``default`` bytes."""
     page = token_bytes * PAGE_SIZE
     if budget is not None and budget.tokens is not None:
         pages = -(-budget.tokens // PAGE_SIZE)
     else:
         given = None if budget is None else budget.bytes
-        pages = (kv_default(free) if given is None else given) // page
+        pages = (default if given is None else given) // page
     if pages < 1:
         raise ContextOverflow(
             f"the KV budget holds no page of {PAGE_SIZE} tokens ({page:,} bytes): "

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from radchat.architectures import SAMPLING
-from radchat.config import Size
+from radchat.config import Size, kv_default
 from radchat.engine.about import read_about, repair
 from radchat.engine.block_store import BlockStore
 from radchat.engine.checks import wants_checks
@@ -27,7 +28,7 @@ from radchat.engine.engine import Engine
 from radchat.engine.fingerprint import fingerprint
 from radchat.engine.forward import Forward, KVShape, heads_of
 from radchat.engine.kv_pool import KVPool
-from radchat.engine.memory import PAGE_SIZE, Need, need, num_pages
+from radchat.engine.memory import PAGE_SIZE, Need, gpu_kv, need, no_pool, num_pages
 from radchat.engine.prefix_cache import PrefixCache
 from radchat.engine.request import Request
 from radchat.engine.scheduler_options import SchedulerOptions
@@ -106,7 +107,7 @@ def needs(folder: Path, dtype: str, kv_budget: Size | None = None, *, device: st
         config = DecoderConfig.from_hf(_json(folder / "config.json"))
         shape, context = KVShape.of(config), config.max_position_embeddings
     token_bytes = shape.num_values * values.itemsize
-    return need(folder.name, weights, kv_budget, token_bytes, context)
+    return need(folder.name, weights, kv_budget, token_bytes, context, on_gpu=device != "cpu")
 
 
 def load(
@@ -147,7 +148,12 @@ def load(
     sampling = {key: generation[key] for key in SAMPLING if generation.get(key) is not None}
     defaults = dict(about.get("defaults") or {})  # that came with it from another program
     open_ = _open_general if is_general else _open_decoder
-    decoder = open_(folder, config, chosen, device.type, executor)
+    decoder = None
+    with suppress(torch.OutOfMemoryError):  # whose traceback holds what was loaded
+        decoder = open_(folder, config, chosen, device.type, executor)
+    if decoder is None:
+        device.release()
+        raise needed.refusal(device.free_bytes())
     if decoder.config.vocab_size < tokenizer.vocab_size:
         raise ModelBroken(
             f"{folder.name}: the tokenizer has {tokenizer.vocab_size} ids and the model rows for "
@@ -211,7 +217,8 @@ def build_engine(
     free_bytes: int | None = None,
     blocks: BlockStore | None = None,
 ) -> Engine:
-    """An engine with a pool of the budget's size: given, or a quarter of free memory, ≤ 4 GiB.
+    """An engine with a pool of the budget's size: given, or a quarter of free memory, ≤ 4 GiB; on
+    a GPU what weights and a tenth leave of it. Raises ModelBroken where that can't be had.
 
     ``free_bytes`` with the model loaded; None: of its device. ``blocks``: those on
     disk of ``model.fingerprint``; None: KV is not kept on disk.
@@ -219,21 +226,26 @@ def build_engine(
     A request may hold what the model, ``context_length`` and the pool allow, the least of them.
     """
     check = wants_checks() if check is None else check
-    config = model.decoder.config
-    free = model.device.free_bytes() if free_bytes is None else free_bytes
+    config, device = model.decoder.config, model.device
+    free = device.free_bytes() if free_bytes is None else free_bytes
     token_bytes = KVShape.of(config).num_values * model.decoder.dtype.itemsize
-    pages = num_pages(kv_budget, token_bytes, free)
-    pool = KVPool(
-        config.num_layers,
-        pages + 1,  # page 0 is nobody's
-        PAGE_SIZE,
-        config.num_kv_heads,
-        config.head_dim,
-        model.decoder.dtype,
-        model.device.type,
-        poison=check,
-        executor=model.executor,
-    )
+    default = kv_default(free) if device.type == "cpu" else gpu_kv(free, model.num_bytes)
+    pages = num_pages(kv_budget, token_bytes, default)
+    pool = None
+    with suppress(torch.OutOfMemoryError):
+        pool = KVPool(
+            config.num_layers,
+            pages + 1,  # page 0 is nobody's
+            PAGE_SIZE,
+            config.num_kv_heads,
+            config.head_dim,
+            model.decoder.dtype,
+            device.type,
+            poison=check,
+            executor=model.executor,
+        )
+    if pool is None:
+        raise no_pool(model.folder.name, pages * PAGE_SIZE, token_bytes, device.free_bytes())
     limits = [config.max_position_embeddings, pages * PAGE_SIZE]
     if context_length is not None:
         limits.append(context_length)

@@ -17,7 +17,9 @@ from radchat import config
 from radchat.daemon.answering import Answer
 from radchat.daemon.arguments import Generate, Options
 from radchat.daemon.awake import awake_time
+from radchat.daemon.opener import Opener
 from radchat.daemon.service import Service
+from radchat.engine.hardware import Hardware
 from radchat.engine.memory import WORK_BYTES, available
 from radchat.models.registry import set_default
 from radchat.paths import Places
@@ -63,10 +65,13 @@ class StumblingStore(Store):
 
 
 class Machine:
-    """What the service asks of a machine. Memory: ``free`` bytes less what engines have."""
+    """What the service asks of a machine. Memory: ``free`` bytes less what engines have; with a
+    ``gpu``, that one's own counts instead.
+    """
 
-    def __init__(self, free: int | None = None) -> None:
+    def __init__(self, free: int | None = None, gpu: Hardware | None = None) -> None:
         self.free = free
+        self.gpu = None if gpu is None else lambda *_: gpu
         self.now: float | None = None  # None: the real time
         self.taken: Callable[[], int] = lambda: 0
 
@@ -80,18 +85,25 @@ class Machine:
 class House:
     """A home with a service in it."""
 
-    def __init__(self, root: Path, machine: Machine | None = None, **env: str) -> None:
+    def __init__(
+        self,
+        root: Path,
+        machine: Machine | None = None,
+        **env: str,
+    ) -> None:
         self.machine = machine or Machine()
         self.env = {"RADCHAT_HOME": str(root / "h"), "RADCHAT_KV_DEVICE": "4096tok", **env}
         self.places = Places.from_env(self.env)
         if not self.places.models.exists():
             shutil.copytree(models(), self.places.models)
             set_default(self.places, "tiny")
+        settings = config.load(self.places, self.env)
         self.service = Service(
             self.places,
-            config.load(self.places, self.env),
-            available=self.machine.available,
+            settings,
+            available=None if self.machine.gpu else self.machine.available,
             clock=self.machine.clock,
+            opener=Opener(settings, self.machine.gpu),
         )
         self.machine.taken = lambda: sum(
             each.num_bytes - each.promised for each in self.service._engines.all

@@ -1,0 +1,225 @@
+"""What the service says of device and executor, refuses, and counts where models are on a GPU.
+
+The GPU's tensors are torch's "meta" ones: they have shapes and no memory. Models are loaded there
+and pools made, and no step is run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from radchat.config import GPU_KEPT_FREE, Size
+from radchat.engine import memory, model
+from radchat.engine.device import Device
+from radchat.engine.hardware import Hardware
+from radchat.errors import ConfigInvalid, ModelBroken
+from radchat_kernels.executor import choose
+from tests.daemon.services import WHERE, House, Machine, house, models, notices, run
+
+no_real_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="here it can be had")
+
+
+class Gpu(Device):
+    """``total`` bytes; what is taken of them is what the loaded engines say they take."""
+
+    def __init__(self, total: int) -> None:
+        super().__init__("cpu")
+        self.type, self.name = "meta", "NVIDIA H200"
+        self.total = total
+        self.taken: Callable[[], int] = lambda: 0
+        self.coming = 0  # weights that are loaded, of an engine that is not made yet
+        self.released = 0
+
+    def free_bytes(self) -> int:
+        return self.total - self.taken() - self.coming
+
+    def release(self) -> None:
+        self.released += 1
+
+
+def on(gpu: Gpu) -> Hardware:
+    return Hardware(gpu, choose("cpu", "torch"), "Triton can't use the GPU (no compiler)")
+
+
+async def load(home: House, name: str) -> list[Any]:
+    return [event async for event in home.service.models_load(name, dtype="fp32")]
+
+
+def tiny() -> Path:
+    (folder,) = models().glob("tiny*")
+    return folder
+
+
+# -- what is said ----------------------------------------------------------------------------------
+
+
+def test_device_and_executor_are_said_once_a_model_has_been_loaded(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path, RADCHAT_DEVICE="cpu") as home:
+            for said in (await home.service.status(), await home.service.defaults()):
+                assert [said[key] for key in ("device", "executor", "executor_why")] == [None] * 3
+            await home.say("x", new_session=True)
+            for said in (await home.service.status(), await home.service.defaults()):
+                assert (said["device"], said["executor"]) == ("cpu", "torch")
+                assert said["executor_why"] == "the CPU is asked for"
+            await home.service.models_unload()
+            assert (await home.service.status())["device"] == "cpu"
+            settings = (await home.service.defaults())["settings"]
+            assert settings["device"] == {"value": "cpu", "from": "RADCHAT_DEVICE"}
+            assert settings["executor"] == {"value": "auto", "from": "default"}
+
+    run(main())
+
+
+@no_real_gpu
+@pytest.mark.parametrize(
+    ("setting", "asked", "why"),
+    [("executor", "triton", "Triton has no kernels for cpu"), ("device", "cuda", "torch")],
+)
+def test_what_is_set_and_can_not_be_had_is_an_error_and_all_else_goes_on(
+    tmp_path: Path, setting: str, asked: str, why: str
+) -> None:
+    async def main() -> None:
+        variable = f"RADCHAT_{setting.upper()}"
+        settings: dict[str, Any] = {variable: asked}
+        async with house(tmp_path, **settings) as home:
+            for _ in range(2):
+                with pytest.raises(ConfigInvalid) as caught:
+                    await home.ask("x", new_session=True)
+                said = caught.value
+                assert (said.exit_code, said.code) == (52, "config_invalid")
+                assert (
+                    f"{setting} = '{asked}' (from {variable}) can't be had: {why}" in said.message
+                )
+                assert f"unset {variable}, then radchat daemon restart" in said.message
+                assert (said.data["setting"], said.data["asked"]) == (setting, asked)
+            assert (await home.service.status())["device"] is None
+            assert await home.loaded() == []
+            assert (await home.service.sessions_list(WHERE))["total"] == 0
+
+    run(main())
+
+
+@no_real_gpu
+def test_what_the_file_says_is_taken_back_in_the_file(tmp_path: Path) -> None:
+    async def main() -> None:
+        file = tmp_path / "h" / "config" / "config.toml"
+        file.parent.mkdir(parents=True, mode=0o700)
+        file.write_text('executor = "triton"\n')
+        async with house(tmp_path) as home:
+            with pytest.raises(ConfigInvalid, match=r"radchat config set executor auto, then"):
+                await home.ask("x", new_session=True)
+
+    run(main())
+
+
+# -- what is counted -------------------------------------------------------------------------------
+
+
+def test_models_on_a_gpu_are_counted_by_its_memory_and_go_with_what_it_kept(tmp_path: Path) -> None:
+    async def main() -> None:
+        need = model.needs(tiny(), "fp32", Size(tokens=4096), device="cuda")
+        gpu = Gpu(2 * need.least - memory.WORK_BYTES)  # both, and a step's room once
+        async with house(tmp_path, Machine(gpu=on(gpu))) as home:
+            engines = home.service._engines
+            gpu.taken = lambda: sum(each.num_bytes for each in engines.all)
+            await load(home, "tiny")
+            (loaded,) = engines.all
+            assert loaded.promised == 0  # pool and weights are taken, not mapped
+            assert not loaded.model.is_mapped
+            assert loaded.num_bytes == need.weights + loaded.kv_bytes
+            status = await home.service.status()
+            assert status["device"] == "meta (NVIDIA H200)"
+            assert (status["executor"], status["executor_why"]) == (
+                "torch", "Triton can't use the GPU (no compiler)"
+            )  # fmt: skip
+            del loaded
+            await load(home, "other")
+            assert await home.loaded() == ["other fp32", "tiny fp32"]
+            assert gpu.released == 0
+            await home.service.models_unload("tiny")
+            assert gpu.released == 1
+            gpu.total -= (need.weights + need.kv) // 2
+            told = await load(home, "tiny")
+            assert "model_swap" in notices(told)
+            assert await home.loaded() == ["tiny fp32"]
+            assert gpu.released == 2
+
+    run(main())
+
+
+def test_where_no_budget_is_set_the_pool_is_what_weights_and_a_tenth_leave(tmp_path: Path) -> None:
+    async def main() -> None:
+        need = model.needs(tiny(), "fp32", device="cuda")
+        gpu = Gpu(need.good + (1 << 30))
+        async with house(tmp_path, Machine(gpu=on(gpu)), RADCHAT_KV_DEVICE="") as home:
+            engines, build = home.service._engines, home.service._engines.opener.build
+            gpu.taken = lambda: sum(each.num_bytes for each in engines.all)
+            opener: Any = engines.opener
+
+            def loading(*args: Any) -> Any:
+                found = type(opener).load(opener, *args)
+                gpu.coming = found.num_bytes
+                return found
+
+            def building(*args: Any) -> Any:
+                made = build(*args)
+                gpu.coming = 0
+                return made
+
+            opener.load, opener.build = loading, building
+            await load(home, "tiny")
+            (loaded,) = engines.all
+            left = gpu.total - loaded.num_bytes
+            kept = max(memory.WORK_BYTES, int(GPU_KEPT_FREE * gpu.total))
+            page = loaded.bytes_per_token * memory.PAGE_SIZE
+            assert kept - page <= left <= kept + page
+
+    run(main())
+
+
+def test_what_does_not_fit_a_gpu_is_refused_with_its_numbers(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path, Machine(gpu=on(Gpu(10**8)))) as home:
+            with pytest.raises(ModelBroken, match=r"of the GPU's memory, .* 0\.1 GB are free"):
+                await load(home, "tiny")
+            assert (await home.service.status())["loading"] is None
+
+    run(main())
+
+
+class Full(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """No tensor of more than ``most`` bytes is given on the GPU, whatever had been counted."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.most = most
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if (
+            isinstance(made, torch.Tensor)
+            and made.device.type == "meta"
+            and made.nbytes > self.most
+        ):
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return made
+
+
+def test_weights_and_pools_that_another_program_leaves_no_room_for_are_told_with_numbers() -> None:
+    gpu = Gpu(10**12)
+    with Full(1000), pytest.raises(ModelBroken, match=r"tiny.* needs .* of the GPU's memory and"):
+        model.load(tiny(), "fp32", device=gpu, executor=choose("cpu", "torch"))
+    assert gpu.released == 1
+    loaded = model.load(tiny(), "fp32", device=gpu, executor=choose("cpu", "torch"))
+    with Full(1 << 20), pytest.raises(ModelBroken) as caught:
+        model.build_engine(loaded, kv_budget=Size(tokens=160_000))
+    assert "KV of 160,000 tokens takes 0.1 GB of the GPU's memory in one" in caught.value.message
+    assert "1000.0 GB are free: lower kv_device (RADCHAT_KV_DEVICE)" in caught.value.message
+    model.build_engine(loaded, kv_budget=Size(tokens=160_000))
