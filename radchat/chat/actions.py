@@ -13,6 +13,7 @@ from radchat.chat.footer import count, place, size
 from radchat.chat.keyboard import as_found
 from radchat.chat.options import parse_option
 from radchat.chat.sessions_view import LISTED, listing
+from radchat.chat.status_view import device_rows
 from radchat.chat.text import clean, one_line
 from radchat.chat.transcript import branches_listing, transcript
 from radchat.chat.tree_view import render
@@ -241,9 +242,11 @@ def _rename(chat: Chat, rest: str) -> None:
 
 def _status(chat: Chat, rest: str) -> None:  # noqa: ARG001
     status = chat.ready().call("status")
-    for key in ("state", "pid", "model", "device", "executor", "running", "waiting"):
-        if status.get(key) is not None:
-            chat.host.out(f"{key:<10}{one_line(str(status[key]))}")
+    rows = [(key, status.get(key)) for key in ("state", "pid", "model", "running", "waiting")]
+    rows[3:3] = device_rows(status)
+    for name, value in rows:
+        if value is not None:
+            chat.host.out(f"{name:<10}{one_line(str(value))}")
     for tier, name in (("device", "kv"), ("disk", "on disk")):
         kv = (status.get("kv") or {}).get(tier) or {}
         if kv.get("bytes") is not None:

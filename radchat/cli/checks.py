@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from radchat.cli import gpu_checks
 from radchat.cli import home_checks as home
 from radchat.cli import machine_checks as machine
 from radchat.cli.findings import Check, Finding
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 CHECKS: tuple[Check, ...] = (
     machine.python,
     machine.packages,
-    machine.triton,
+    gpu_checks.gpu,
     machine.cpu,
     machine.memory,
     machine.disk,
@@ -38,7 +39,7 @@ CHECKS: tuple[Check, ...] = (
 def run(cli: Cli, *, imports: bool = False, online: bool = False) -> Iterator[Finding]:
     """Every check in turn. One that can't be made is itself a finding."""
     asked: list[Check] = [*CHECKS]
-    asked += [machine.imports] if imports else []
+    asked += [machine.imports, gpu_checks.probe] if imports else []
     asked += [machine.hub] if online else []
     for check in asked:
         try:

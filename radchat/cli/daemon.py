@@ -19,7 +19,10 @@ from radchat.errors import NotFound, Unreachable
 
 daemon_app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
 # of a status; null while there is no daemon to ask, or it has only just started
-STATUS = ("state", "pid", "build", "model", "device", "executor", "kv", "running", "waiting")
+STATUS = (
+    "state", "pid", "build", "model", "device", "executor", "executor_why", "kv", "running",
+    "waiting",
+)  # fmt: skip
 FOLLOW_S = 0.2  # between looks at a log that is followed
 
 
@@ -98,6 +101,8 @@ def status(ctx: typer.Context) -> None:
 
 def status_lines(found: dict[str, Any]) -> list[str]:
     """The status for a reader: what is known, a line a fact."""
+    from radchat.chat.status_view import device_rows
+
     if found["state"] == "stopped":
         return ["not running"]
     loading = found.get("loading")
@@ -111,7 +116,7 @@ def status_lines(found: dict[str, Any]) -> list[str]:
         ("pid", f"{found['pid']}, up {found['uptime_s']:.0f} s"),
         ("build", found["build"]),
         ("model", found.get("model")),
-        ("device", " ".join(str(found[k]) for k in ("device", "executor") if found.get(k))),
+        *device_rows(found),
         ("requests", _requests(found)),
         ("socket", found["socket"]),
         ("log", found["log"]),

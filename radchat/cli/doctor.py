@@ -16,6 +16,7 @@ import typer
 from radchat import __version__
 from radchat.chat.footer import size
 from radchat.chat.text import one_line
+from radchat.chat.width import hang
 from radchat.cli import checks, common, values
 from radchat.cli import home_checks as at_home
 from radchat.cli import machine_checks as on_machine
@@ -25,7 +26,9 @@ from radchat.config import DEFAULT_TEMPERATURE, DEFAULT_TOP_P, SETTINGS
 from radchat.errors import RadchatError
 
 PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "triton", "typer", "uvicorn")
-DAEMON = ("state", "pid", "model", "device", "executor", "build", "socket", "uptime_s")
+DAEMON = (
+    "state", "pid", "model", "device", "executor", "executor_why", "build", "socket", "uptime_s"
+)  # fmt: skip
 
 
 def doctor(
@@ -73,8 +76,10 @@ def listed(cli: common.Cli, findings: list[Finding]) -> list[str]:
     room = max(len(finding.name) for finding in findings)
     for finding in findings:
         line = f"{finding.status:<8}  {finding.name:<{room}}  {one_line(finding.text)}"
-        lines.append(cli.paint(line, "bold") if finding.status == "broken" else line)
-        if finding.remedy and finding.status != "ok":
+        is_broken = finding.status == "broken"
+        fitted = hang(line, cli.columns, room + 12) if cli.columns else [line]
+        lines += [cli.paint(each, "bold") if is_broken else each for each in fitted]
+        if finding.remedy and finding.status != "ok":  # whole: it is to be copied
             lines.append(f"{'':<8}  {'':<{room}}  -> {one_line(finding.remedy)}")
     counts = [
         f"{number} {what if number == 1 else more}"
@@ -145,12 +150,13 @@ def defaults(cli: common.Cli) -> dict[str, str]:
     from radchat.models import fit
 
     try:
-        budget = on_machine.kv_budget(cli, fit.available_memory())[1]
+        most, budget = on_machine.kv_budget(cli, fit.available_memory())
+        budget += " (a quarter of free memory, at most 4 GiB)" if most else ""
         on_disk = at_home.kv_disk_room(cli).rstrip(",")
     except RadchatError:
         budget = on_disk = "not known: see settings"
     return {
-        "kv_device": f"{budget} (a quarter of free memory, at most 4 GiB)",
+        "kv_device": budget,
         "kv_disk": on_disk,
         "context": "the model's own, at most what the KV budget holds",
         "sampling": f"the model's own, else temperature {DEFAULT_TEMPERATURE}, top-p "

@@ -15,6 +15,7 @@ from radchat.errors import RadchatError
 
 if TYPE_CHECKING:
     from radchat.cli.common import Cli
+    from radchat.cli.gpu_seen import Here
     from radchat.models.registry import ModelEntry
 
 # package -> the least version that is tested (pyproject.toml), and whether nothing works without
@@ -71,15 +72,6 @@ def _number(version: str) -> tuple[int, ...]:
     """``2.13.0+cpu`` -> (2, 13, 0)"""
     parts = version.split("+", maxsplit=1)[0].split(".")
     return tuple(int("".join(c for c in part if c.isdigit()) or 0) for part in parts)
-
-
-def triton(cli: Cli) -> Iterator[Finding]:  # noqa: ARG001
-    has_gpu = Path("/proc/driver/nvidia").exists() or Path("/dev/kfd").exists()
-    found = version("triton") or "not installed"
-    if has_gpu:
-        yield Finding("triton", "note", f"{found}; a GPU is here, and answers come from the CPU")
-    else:
-        yield Finding("triton", "ok", f"{found}; no GPU here, so it is not used")
 
 
 def imports(cli: Cli) -> Iterator[Finding]:  # noqa: ARG001
@@ -148,15 +140,18 @@ def _model(cli: Cli) -> ModelEntry | None:
         return None
 
 
-def kv_budget(cli: Cli, free: int) -> tuple[int, str]:
-    """Bytes that KV on the device may take: as set, else as the engine would choose; in words.
+def kv_budget(cli: Cli, free: int, here: Here | None = None) -> tuple[int, str]:
+    """Bytes of memory that KV may take: as set, else as the engine would choose; in words.
 
     Tokens count with the chosen model's bytes of each, and as none where that is not known.
     """
+    from radchat.cli.gpu_seen import look
     from radchat.config import kv_default
     from radchat.models import fit
 
     given = cli.config.kv_device
+    if given is None and (here or look()).is_used(cli.config):
+        return 0, "what weights and a tenth of it leave of the GPU's free memory"
     if given is None or given.tokens is None:
         budget = kv_default(free) if given is None or given.bytes is None else given.bytes
         return budget, size(budget)
