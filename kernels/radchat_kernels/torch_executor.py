@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from radchat_kernels import torch_exec, torch_int4, torch_rows
+from radchat_kernels import torch_exec, torch_int4, torch_rows, torch_sample
 from radchat_kernels.executor import Heads
 from radchat_kernels.plan import Limits, Plan
 
@@ -24,6 +24,7 @@ class TorchExecutor:
     add_rmsnorm = staticmethod(torch_rows.add_rmsnorm)
     act_mul = staticmethod(torch_rows.act_mul)
     linear4 = staticmethod(torch_int4.linear4)
+    draw = staticmethod(torch_sample.draw)
 
     def limits(self, heads: Heads) -> Limits:  # noqa: ARG002 - of whatever shape
         """Plans as a CPU's caches like them: a sequence by itself."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from radchat_kernels import attn, cache, fused, int4
+from radchat_kernels import attn, cache, fused, int4, sample
 from radchat_kernels._triton import INTERPRETED, Launcher, launch
 from radchat_kernels.executor import Activation, HeadNorm, Heads, Packed4
 from radchat_kernels.plan import Limits, Plan
@@ -105,6 +105,11 @@ class TritonExecutor:
 
     def linear4(self, x: Tensor, weight: Packed4, bias: Tensor | None = None) -> Tensor:
         return int4.linear4(x, weight, bias, launch=self._launch)
+
+    def draw(
+        self, logits: Tensor, best: Tensor, temperature: Tensor, keep: Tensor, keys: Tensor
+    ) -> Tensor:
+        return sample.draw(logits, best, temperature, keep, keys, launch=self._launch)
 
     def _tiles_of(self, head_dim: int) -> Tiles:
         return self._tiles or Tiles.of(self._arch, head_dim)

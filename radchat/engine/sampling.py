@@ -25,6 +25,7 @@ from torch import Tensor
 from radchat.engine import philox
 from radchat.engine.request import Ids, SamplingParams, TokenLogprob
 from radchat.errors import ModelBroken
+from radchat_kernels.executor import Executor
 
 # −log(−log u) of a 32-bit u lies within −3.131 … 22.874: a token whose logit/T is further than
 # their distance below the best one can not win, so it need not be drawn for
@@ -115,17 +116,25 @@ class Drawn:
 
 
 def sample(
-    logits: Tensor, draws: Sequence[Draw], mask: Tensor | None = None
+    logits: Tensor,
+    draws: Sequence[Draw],
+    mask: Tensor | None = None,
+    executor: Executor | None = None,
 ) -> list[Drawn | ModelBroken]:
     """A token for each draw. logits [rows, vocab] float32; mask [draws, vocab], True = allowed.
 
-    A draw whose logits are not finite gives an error in its place and harms no other.
+    A draw whose logits are not finite gives an error in its place and harms no other. Logits on a
+    device stay there where an executor is given.
     """
     if not draws:
         return []
+    if executor is not None and logits.device.type != "cpu":
+        from radchat.engine import sampling_on_device  # made of this module's parts
+
+        return sampling_on_device.sample(logits, draws, mask, executor)
     if mask is None and all(_is_plain(draw.params) for draw in draws):
         return _argmax(logits, draws)
-    rows = [_penalised(logits[draw.row], draw) for draw in draws]
+    rows = [penalised(logits[draw.row], draw) for draw in draws]
     if mask is not None:
         rows = [
             row.masked_fill(~allowed, -math.inf) for row, allowed in zip(rows, mask, strict=True)
@@ -134,12 +143,12 @@ def sample(
     for index, (draw, row) in enumerate(zip(draws, rows, strict=True)):
         best = float(row.max())  # NaN anywhere makes this NaN
         if not math.isfinite(best):
-            results[index] = _not_finite(draw)
+            results[index] = not_finite(draw)
         elif draw.params.temperature == 0:
-            results[index] = _drawn(logits, draw, int(row.argmax()))
+            results[index] = drawn(logits, draw, int(row.argmax()))
         else:
             scores = survivors(row.cpu().numpy(), best, draw.params)
-            results[index] = _drawn(logits, draw, _winner(scores, draw))
+            results[index] = drawn(logits, draw, _winner(scores, draw))
     return [result for result in results if result is not None]
 
 
@@ -195,21 +204,21 @@ def _argmax(logits: Tensor, draws: Sequence[Draw]) -> list[Drawn | ModelBroken]:
     best, ids = logits.max(-1)
     finite = best.isfinite().tolist()
     tokens = ids.tolist()
-    return [Drawn(tokens[draw.row]) if finite[draw.row] else _not_finite(draw) for draw in draws]
+    return [Drawn(tokens[draw.row]) if finite[draw.row] else not_finite(draw) for draw in draws]
 
 
-def _not_finite(draw: Draw) -> ModelBroken:
+def not_finite(draw: Draw) -> ModelBroken:
     return ModelBroken(f"the model's output is not a number at position {draw.position - 1}")
 
 
-def _drawn(logits: Tensor, draw: Draw, token: int) -> Drawn:
+def drawn(logits: Tensor, draw: Draw, token: int) -> Drawn:
     if draw.params.logprobs is None:
         return Drawn(token)
     row = logits[draw.row : draw.row + 1]
     return Drawn(token, token_logprobs(row, [token], draw.params.logprobs)[0])
 
 
-def _penalised(row: Tensor, draw: Draw) -> Tensor:
+def penalised(row: Tensor, draw: Draw) -> Tensor:
     """The row after penalties and bias, [vocab]; the row itself when there are none."""
     params, seen = draw.params, draw.seen
     if not _changes_logits(params):
@@ -217,16 +226,17 @@ def _penalised(row: Tensor, draw: Draw) -> Tensor:
     row = row.clone()
     if params.repetition_penalty != 1:
         ids = _on(row, seen.all.ids)
-        values = row[ids]
+        values = row.index_select(0, ids)
         scale = params.repetition_penalty
-        row[ids] = torch.where(values < 0, values * scale, values / scale)
+        row.index_copy_(0, ids, torch.where(values < 0, values * scale, values / scale))
     if len(seen.output) and (params.presence_penalty or params.frequency_penalty):
         times = _on(row, seen.output.times)
         minus = params.presence_penalty + params.frequency_penalty * times
-        row[_on(row, seen.output.ids)] -= minus
+        row.index_add_(0, _on(row, seen.output.ids), minus.to(row.dtype), alpha=-1)
     if params.logit_bias:
         ids = torch.tensor(list(params.logit_bias), device=row.device)
-        row[ids] += torch.tensor(list(params.logit_bias.values()), device=row.device)
+        bias = torch.tensor(list(params.logit_bias.values()), dtype=row.dtype, device=row.device)
+        row.index_add_(0, ids, bias)
     return row
 
 

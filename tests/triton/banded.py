@@ -58,13 +58,13 @@ class _Copy:
     def __init__(self, tensor: Tensor, *, is_filled: bool) -> None:
         count = tensor.untyped_storage().size() // tensor.itemsize
         self._storage = tensor.as_strided((count,), (1,), 0)
-        beside = 7.0 if is_filled else torch.nan
-        fill = beside if tensor.is_floating_point() else 0
-        self._whole = torch.full((count + 2 * BAND,), fill, dtype=tensor.dtype)
+        wrong = torch.nan if tensor.is_floating_point() else 0
+        beside = 7 if is_filled else wrong
+        self._whole = torch.full((count + 2 * BAND,), beside, dtype=tensor.dtype)
         self._before = self._whole.clone()
         self._inside = self._whole.narrow(0, BAND, count)
         if is_filled:
-            self._inside.fill_(torch.nan)
+            self._inside.fill_(wrong or 99)
         else:
             self._inside.copy_(self._storage)
 

@@ -1,0 +1,110 @@
+"""``sampling.sample`` for logits on a device: the same filters and noise, and the same tokens.
+
+Only ids come back, in one transfer; thresholds are found there, for all rows at once. No row's
+result depends on another's: what is added up is integers, so that the order of adding, which a
+device chooses by the shape of the batch, changes nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from radchat.engine.sampling import NOISE_SPAN, Draw, Drawn, drawn, not_finite, penalised
+from radchat.errors import ModelBroken
+from radchat_kernels.executor import Executor
+
+_MOST = 1 << 21  # scores sorted at once: their thresholds take some 40 bytes for each
+
+
+def sample(
+    logits: Tensor, draws: Sequence[Draw], mask: Tensor | None, executor: Executor
+) -> list[Drawn | ModelBroken]:
+    """As ``sampling.sample``."""
+    tokens: list[int] = choose(logits, draws, mask, executor).tolist()
+    return [
+        not_finite(draw) if token < 0 else drawn(logits, draw, token)
+        for draw, token in zip(draws, tokens, strict=True)
+    ]
+
+
+def choose(
+    logits: Tensor, draws: Sequence[Draw], mask: Tensor | None, executor: Executor
+) -> Tensor:
+    """The token of each draw, [draws] int64 where the logits are; -1: they are not finite."""
+    rows = torch.stack([penalised(logits.select(0, draw.row), draw) for draw in draws])
+    if mask is not None:
+        rows = rows.masked_fill_(mask.logical_not(), -torch.inf)
+    best, ids = rows.max(-1)
+    params = [draw.params for draw in draws if draw.params.temperature > 0]
+    if params:
+        best_score, asked = best.double(), _sent(draws, logits)
+        keep = asked.keep
+        if any(each.top_p < 1 or each.top_k for each in params):
+            keep = _thresholds(rows, best_score, asked)
+        chosen = executor.draw(rows, best_score, asked.temperature, keep, asked.keys)
+        ids = torch.where(keep < torch.inf, chosen, ids)
+    return ids.masked_fill_(best.isfinite().logical_not_(), -1)
+
+
+class _Asked(NamedTuple):
+    """What the draws ask for, where the logits are; each [draws], keys [draws, 3]."""
+
+    keep: Tensor
+    temperature: Tensor
+    top_p: Tensor
+    top_k: Tensor  # 0: off
+    keys: Tensor
+
+
+def _sent(draws: Sequence[Draw], logits: Tensor) -> _Asked:
+    """In one transfer. A greedy row is one of which nothing is kept: it draws no noise."""
+    reals: list[tuple[float, float, float]] = []
+    top_k: list[int] = []
+    keys: list[int] = []
+    for draw in draws:
+        params = draw.params
+        least = max(-NOISE_SPAN, math.log(params.min_p) if params.min_p else -math.inf)
+        is_greedy = params.temperature == 0
+        reals.append((math.inf, 1, 1) if is_greedy else (least, params.temperature, params.top_p))
+        top_k.append(params.top_k if params.top_k < logits.shape[1] else 0)
+        seed = params.seed - (1 << 64) if params.seed >> 63 else params.seed
+        keys.extend((seed, draw.position, draw.choice))
+    bits = torch.tensor(reals, dtype=torch.float64).T.flatten().view(torch.int64)
+    sent = torch.cat([bits, torch.tensor(top_k + keys)]).to(logits.device)
+    count = len(draws)
+    keep, temperature, top_p = sent.narrow(0, 0, 3 * count).view(torch.float64).chunk(3)
+    left = sent.narrow(0, 3 * count, count), sent.narrow(0, 4 * count, 3 * count)
+    return _Asked(keep, temperature, top_p, left[0], left[1].view(count, 3))
+
+
+def _thresholds(rows: Tensor, best: Tensor, asked: _Asked) -> Tensor:
+    """``keep`` [R], or higher: the least score within top-k and top-p, as ``survivors`` has it."""
+    given = rows, best, *asked[:4]
+    most = max(1, _MOST // rows.shape[1])
+    parts = [(begin, min(most, len(rows) - begin)) for begin in range(0, len(rows), most)]
+    return torch.cat([_thresholds_of_few(*(each.narrow(0, *p) for each in given)) for p in parts])
+
+
+def _thresholds_of_few(
+    rows: Tensor, best: Tensor, keep: Tensor, temperature: Tensor, top_p: Tensor, top_k: Tensor
+) -> Tensor:
+    scores = rows.sort(descending=True).values.double()
+    scores = scores.sub_(best.unsqueeze(1)).div_(temperature.unsqueeze(1))
+    at_k = _of_rank(scores, (top_k - 1).clamp_(min=0))
+    keep = torch.where(top_k > 0, torch.maximum(keep, at_k), keep)
+    # probabilities as integers, exact to 2**-44 of the best one's for 200,000 ids
+    unit = 2.0 ** (62 - rows.shape[1].bit_length())
+    held = torch.where(scores >= keep.unsqueeze(1), scores.exp().mul_(unit), 0.0).long().cumsum(1)
+    inside = (held < (held.select(1, -1) * top_p).unsqueeze(1)).sum(1)
+    at_p = _of_rank(scores, inside.clamp_(max=scores.shape[1] - 1))
+    return torch.where(top_p < 1, torch.maximum(keep, at_p), keep)
+
+
+def _of_rank(ordered: Tensor, rank: Tensor) -> Tensor:
+    """Of each row the one at its rank, counted from 0."""
+    return ordered.gather(1, rank.unsqueeze(1)).squeeze(1)
