@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -115,9 +116,12 @@ def test_several_roots_are_each_their_own_tree() -> None:
     }
 
 
-def test_tables_that_agree_again_behind_a_difference_share_only_before_it() -> None:
-    step = lone([9, 1, 7, 7], [9, 2, 7, 7])
-    assert items(step, SHARED) == {((0, 1), 0, 4), ((0,), 4, 16), ((1,), 4, 16)}
+@pytest.mark.parametrize("at", range(1, 9))
+def test_tables_that_agree_again_behind_a_difference_share_only_before_it(at: int) -> None:
+    table = list(range(300, 309))
+    other = [*table[:at], 9, *table[at + 1 :]]
+    step = lone(table, other)
+    assert items(step, SHARED) == {((0, 1), 0, 4 * at), ((0,), 4 * at, 36), ((1,), 4 * at, 36)}
 
 
 def test_a_run_ends_where_one_of_its_rows_does_and_the_others_go_on_together() -> None:
