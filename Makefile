@@ -49,7 +49,7 @@ test-slow: model  ## the long runs
 	$(BIN)/python -m pytest -q -m slow --durations=15
 
 bench: model  ## what is measured, one script a question
-	for b in radix hit_rate scheduling overhead step_costs kv_store engine restart saving cli; do $(BIN)/python benchmarks/$$b.py || exit 1; done
+	for b in radix hit_rate scheduling overhead planner step_costs kv_store engine restart saving cli; do $(BIN)/python benchmarks/$$b.py || exit 1; done
 
 docs: setup  ## the command reference of docs/cli.md, from the commands themselves
 	$(BIN)/python docs/generate.py

@@ -65,6 +65,7 @@ def plan(
 ) -> Plan:
     """One item for a segment's prefix and one, causal, for its own tokens; a lone row has one item.
 
+    limits: whether rows then share what they read, and how long items are cut.
     window: a row at position p sees the tokens ``(p - window, p]``; None: all of ``[0, p]``.
     """
     assert page_size > 0
