@@ -7,8 +7,7 @@ Both run the same plan on the same pool. Choosing imports what is chosen, and no
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib import import_module
-from typing import Literal, Protocol, cast
+from typing import Literal, Protocol
 
 from torch import Tensor
 
@@ -147,12 +146,14 @@ def choose(device_type: str, asked: str = "auto") -> Executor:
 
     reason = _triton.why_not(device_type)
     if not reason:
-        made = import_module("radchat_kernels.triton_executor").TritonExecutor(device_type)
+        from radchat_kernels.triton_executor import TritonExecutor
+
+        made = TritonExecutor(device_type)
         words = ["asked for" if asked == "triton" else "a GPU"]
         words += ["interpreted"] if _triton.INTERPRETED else []
         words += [made.why] if made.why else []
         made.why = ", ".join(words)
-        return cast("Executor", made)
+        return made
     if asked == "triton":
         raise Unavailable(reason)
     return _torch(reason)
@@ -161,4 +162,4 @@ def choose(device_type: str, asked: str = "auto") -> Executor:
 def _torch(why: str) -> Executor:
     from radchat_kernels.torch_executor import TorchExecutor
 
-    return cast("Executor", TorchExecutor(why))
+    return TorchExecutor(why)

@@ -50,10 +50,10 @@ def attend(
     All of one dtype (float64, float32, bfloat16), last dimension contiguous, T ≥ plan.num_rows.
     softcap and sinks [HQ]: as ``reference.attend`` says.
     """
-    made = prepared(plan, len(q), q.dtype)
+    made = prepared(plan, len(q), q.dtype, q.device)
     if sinks is None:
         return _attend(q, k, v, made, (scale, softcap), None)
-    lse = torch.full(q.shape[:2], -torch.inf, dtype=_exact(q.dtype))
+    lse = q.new_full(q.shape[:2], -torch.inf, dtype=_exact(q.dtype))
     o = _attend(q, k, v, made, (scale, softcap), lse)
     return o.mul_((lse - sinks.to(lse.dtype)).sigmoid_().unsqueeze(-1).to(o.dtype))
 
@@ -80,8 +80,8 @@ def _attend(
         return o
 
     out = torch.empty_like(q) if made.covers_all else torch.zeros_like(q)
-    parts = torch.empty(made.num_parts, num_heads, dim, dtype=_exact(q.dtype))
-    lses = torch.empty(made.num_parts, num_heads, dtype=_exact(q.dtype))
+    parts = q.new_empty((made.num_parts, num_heads, dim), dtype=_exact(q.dtype))
+    lses = q.new_empty((made.num_parts, num_heads), dtype=_exact(q.dtype))
     for call in made.calls:
         o, lse = _run(q, copied if call.gathered else pool, call, scoring)
         for begin, count, is_only, to in call.pieces:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -69,17 +70,32 @@ class Prepared:
     merges: list[Merge]
     num_parts: int
     covers_all: bool  # no row without tokens
-    is_single: bool  # one call for all rows, in order: its output is the answer, nothing is placed
+    is_single: bool  # one call for all rows, in order: its output is the answer
 
 
-def prepared(plan: Plan, num_rows: int, dtype: torch.dtype) -> Prepared:
+def prepared(plan: Plan, num_rows: int, dtype: torch.dtype, device: torch.device) -> Prepared:
     assert num_rows >= plan.num_rows, "more rows planned than given"
     key = f"torch {dtype} {num_rows}"
     found = plan.scratch.get(key)
     if found is None:
-        found = plan.scratch[key] = _prepare(plan, num_rows, dtype)
+        found = _prepare(plan, num_rows, dtype)
+        if device.type != "cpu":  # where all is made, as values are looked at
+            _move(found, device)
+        plan.scratch[key] = found
     assert isinstance(found, Prepared)
     return found
+
+
+def _move(made: Prepared, device: torch.device) -> None:
+    """All tensors to the device."""
+    parts: list[Any] = [made, *made.calls, *made.merges]
+    for part in [*parts, made.padded] if made.padded else parts:
+        for field in fields(part):
+            value = getattr(part, field.name)
+            if isinstance(value, Tensor):
+                setattr(part, field.name, value.to(device))
+            elif field.name in ("only", "parts") and value is not None:
+                setattr(part, field.name, tuple(each.to(device) for each in value))
 
 
 def _prepare(plan: Plan, num_rows: int, dtype: torch.dtype) -> Prepared:
@@ -94,16 +110,23 @@ def _prepare(plan: Plan, num_rows: int, dtype: torch.dtype) -> Prepared:
     calls = [
         c for i in items if not lone or not _is_lone(i) for c in _calls(i, plan, gather, dtype)
     ]
-    gathered = torch.tensor(gather) if gather else None
-    padded, is_single = None, len(calls) == 1 and calls[0].spans == [(0, num_rows)]
-    if in_order:
-        padded = _pad(in_order, plan.page_size, dtype)
-        if [i.rows[0] for i in in_order] == list(range(num_rows)):
-            padded.rows, is_single = None, not calls
-    if is_single:
-        return Prepared(calls, padded, gathered, [], 0, covers_all=True, is_single=True)
+    padded = _pad(in_order, plan.page_size, dtype) if in_order else None
     merges, num_parts, covers_all = _place(calls, in_order, padded, num_rows)
-    return Prepared(calls, padded, gathered, merges, num_parts, covers_all, is_single=False)
+    if padded is not None:
+        if [i.rows[0] for i in in_order] == list(range(num_rows)):
+            padded.rows = None
+        is_single = not calls and padded.rows is None
+    else:
+        is_single = len(calls) == 1 and calls[0].spans == [(0, num_rows)]
+    return Prepared(
+        calls,
+        padded,
+        torch.tensor(gather) if gather else None,
+        merges,
+        num_parts,
+        covers_all,
+        is_single,
+    )
 
 
 def _ends_now(item: Item, plan: Plan) -> Item | None:

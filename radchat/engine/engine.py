@@ -265,7 +265,8 @@ class Engine(Outside):
         self._meters.steps += 1
         with self._meters.timed("sample"):
             draws, owners = self._delivery.advance(work, logits, events)
-            self._delivery.deliver(owners, sampling.sample(logits, draws), events)
+            drawn = sampling.sample(logits, draws, executor=self.executor)
+            self._delivery.deliver(owners, drawn, events)
 
     def _logits(self, work: list[Work]) -> Tensor | None:
         """None: the device had no memory for it; what it took of it is free when this returns."""

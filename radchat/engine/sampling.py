@@ -123,12 +123,12 @@ def sample(
 ) -> list[Drawn | ModelBroken]:
     """A token for each draw. logits [rows, vocab] float32; mask [draws, vocab], True = allowed.
 
-    A draw whose logits are not finite gives an error in its place and harms no other. Logits on a
-    device stay there where an executor is given.
+    A draw whose logits are not finite gives an error in its place and harms no other. Logits stay
+    where they are with an executor that has kernels, and on a device with any.
     """
     if not draws:
         return []
-    if executor is not None and logits.device.type != "cpu":
+    if executor is not None and (executor.name, logits.device.type) != ("torch", "cpu"):
         from radchat.engine import sampling_on_device  # made of this module's parts
 
         return sampling_on_device.sample(logits, draws, mask, executor)

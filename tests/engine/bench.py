@@ -52,7 +52,7 @@ class TinyModel:
         self.vocab_size = self.config.vocab_size
         self.context_length = 512
         self.logits = torch.empty(0)
-        self.logits_at: list[int] = []
+        self._at = torch.empty(0)
 
     def _open(self, kind: str) -> Forward:
         config, weights, _ = tiny_model(kind, **self.overrides)
@@ -81,9 +81,14 @@ class TinyModel:
         pool: KVPool,
         logit_rows: Tensor,
     ) -> Tensor:
-        self.logits_at = positions[logit_rows].tolist()
+        self._at = positions.index_select(0, logit_rows)
         self.logits = self.decoder.forward(ids, positions, slots, plan, pool, logit_rows)
         return self.logits
+
+    @property
+    def logits_at(self) -> list[int]:
+        """Positions of the last ``logits``."""
+        return [int(each) for each in self._at]
 
     def cold_logits(self, ids: Ids) -> Tensor:
         """[tokens, vocab] of a whole sequence in one go, in a pool of its own."""

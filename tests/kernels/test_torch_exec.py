@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -191,6 +192,21 @@ def test_capped_scores_in_several_turns_are_the_same(
 ) -> None:
     monkeypatch.setattr(torch_ops, "MOST_SCORES", most * 4 * 70)
     Step([(0, 90), (13, 70), (70, 3)], dtype=torch.float64).check(window, 1.5)
+
+
+@pytest.mark.parametrize("seen", ["all", "causal", "masked"])
+def test_attention_without_the_cpus_own_op_is_the_same(seen: str) -> None:
+    generator = torch.Generator().manual_seed(6)
+    q, k, v = (
+        torch.randn(2, heads, 7, 8, dtype=torch.float64, generator=generator) for heads in (4, 2, 2)
+    )
+    mask = torch.where(torch.rand(2, 1, 7, 7, generator=generator) < 0.7, 0.0, -torch.inf).double()
+    mask[..., 0] = 0.0
+    how: dict[str, Any] = {"causal": seen == "causal", "mask": mask if seen == "masked" else None}
+    for got, want in zip(
+        torch_ops.plain(q, k, v, 0.3, **how), torch_ops.attention(q, k, v, 0.3, **how), strict=True
+    ):
+        torch.testing.assert_close(got, want)
 
 
 LENS = st.lists(st.tuples(st.integers(0, 70), st.integers(0, 40)), min_size=1, max_size=5)

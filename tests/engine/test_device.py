@@ -1,0 +1,149 @@
+"""The device by itself: what it is, what it says is free, and a step it has no memory for."""
+
+from __future__ import annotations
+
+from array import array
+
+import pytest
+import torch
+from torch import Tensor
+
+from radchat.engine.batch import Work
+from radchat.engine.device import Device, DeviceFull
+from radchat.engine.kv_pool import KVPool
+from radchat.engine.memory import available
+from radchat.engine.runner import Runner
+from radchat.errors import ConfigInvalid
+from radchat_kernels.plan import Limits, Plan
+from tests.engine.bench import Bench, TinyModel, prompt
+from tests.fakes import drain
+
+
+class Cuda:
+    """``torch.cuda`` of a machine with one GPU, or with none."""
+
+    def __init__(self, *, sees_one: bool = True) -> None:
+        self._sees_one = sees_one
+        self.called: list[str] = []
+
+    def is_available(self) -> bool:
+        return self._sees_one
+
+    def get_device_name(self) -> str:
+        return "NVIDIA H200"
+
+    def mem_get_info(self) -> tuple[int, int]:
+        return 1000, 9000
+
+    def memory_reserved(self) -> int:
+        return 500
+
+    def memory_allocated(self) -> int:
+        return 200
+
+    def synchronize(self) -> None:
+        self.called.append("synchronize")
+
+    def empty_cache(self) -> None:
+        self.called.append("empty_cache")
+
+
+def test_a_gpu_is_taken_where_there_is_one_and_said_by_name() -> None:
+    assert str(Device.choose("auto", Cuda())) == "cuda (NVIDIA H200)"
+    assert str(Device.choose("cuda", Cuda())) == "cuda (NVIDIA H200)"
+    assert str(Device.choose("cpu", Cuda())) == "cpu"
+    assert str(Device.choose("auto", Cuda(sees_one=False))) == "cpu"
+
+
+def test_a_device_that_cannot_be_had_is_refused_with_the_way_out() -> None:
+    with pytest.raises(ConfigInvalid, match=r"cuda can't be had: torch .*RADCHAT_DEVICE") as told:
+        Device.choose("cuda", Cuda(sees_one=False))
+    assert told.value.exit_code == 52
+    with pytest.raises(ConfigInvalid, match="'gpu': want auto, cpu or cuda"):
+        Device.choose("gpu")
+
+
+def test_what_torch_keeps_for_later_counts_as_free() -> None:
+    cuda = Cuda()
+    assert Device("cuda", cuda).free_bytes() == 1000 + 300
+    assert Device().free_bytes() == pytest.approx(available(), rel=0.2)
+
+
+def test_waiting_and_releasing_are_the_gpus() -> None:
+    cuda = Cuda()
+    for device in (Device("cuda", cuda), Device()):
+        device.wait()
+        device.release()
+    assert cuda.called == ["synchronize", "empty_cache"]
+
+
+def test_lists_go_up_together_each_at_an_address_that_wide_reads_take() -> None:
+    lists = [[5], [1, 2, 3], [], array("q", [7, -8])]
+    tensors = Device().upload(*lists)
+    assert [each.tolist() for each in tensors] == [list(each) for each in lists]
+    assert {each.dtype for each in tensors} == {torch.int64}
+    first = tensors[0].data_ptr()
+    assert all((each.data_ptr() - first) % 16 == 0 for each in tensors)
+    assert len({each.untyped_storage().data_ptr() for each in tensors if len(each)}) == 1
+
+
+# -- a step that is too much ----------------------------------------------------------------------
+
+
+class Small(TinyModel):
+    """Has no memory for a step of more rows than ``room``."""
+
+    room = 1000
+
+    def forward(
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        slots: Tensor,
+        plan: Plan,
+        pool: KVPool,
+        logit_rows: Tensor,
+    ) -> Tensor:
+        if len(ids) > self.room:
+            raise torch.OutOfMemoryError("tried to allocate 20.00 MiB")
+        return super().forward(ids, positions, slots, plan, pool, logit_rows)
+
+
+class Released(Device):
+    """Remembers that it was told to give back what is not used."""
+
+    releases = 0
+
+    def release(self) -> None:
+        self.releases += 1
+
+
+def test_a_step_that_the_device_has_no_memory_for_counts_nothing_and_can_run_again() -> None:
+    model = Small("llama", torch.float32)
+    bench = Bench(torch.float32, on=model)
+    request = bench.request(prompt(1, 50), 4)
+    bench.engine.submit(request)
+    work = bench.engine._scheduler.schedule(0.0).work
+    device = Released()
+    runner = Runner(model, bench.pool, device, Limits())
+    model.room = 30
+    with pytest.raises(DeviceFull, match=r"20\.00 MiB"):
+        runner.run(work)
+    assert device.releases == 1
+    assert (runner.rows_run, model.decoder.tokens_computed) == (0, 0)
+    (whole,) = work
+    model.room = 25
+    for start, end in ((0, 25), (25, 50)):
+        runner.run([Work(whole.choice, start, end)])
+    assert (runner.rows_run, model.decoder.tokens_computed) == (50, 50)
+    model.room = 1000
+    bench.expect(request, drain(bench.engine))
+
+
+def test_another_error_of_a_step_is_passed_on_as_it_is() -> None:
+    bench = Bench(torch.float32, on=Small("llama", torch.float32))
+    bench.engine.submit(bench.request(prompt(1, 50), 4))
+    work = bench.engine._scheduler.schedule(0.0).work
+    runner = Runner(bench.model, bench.pool, Device("nowhere"), Limits())
+    with pytest.raises(RuntimeError, match="nowhere"):
+        runner.run(work)
