@@ -24,6 +24,7 @@ from radchat.engine.request import (
 )
 from radchat.engine.runner import wanted_rows
 from radchat.engine.scheduler import Scheduler
+from radchat.engine.unless_full import or_on_cpu
 from radchat.engine.words import TextFactory, Words
 from radchat.errors import RadchatError
 
@@ -121,7 +122,10 @@ class Delivery:
         following = list(group.request.ids[rows.start + 1 : rows.stop + 1])
         if following:
             num_top = group.request.params.logprobs or 0
-            scores = sampling.token_logprobs(logits[: len(following)], following, num_top)
+            scores = or_on_cpu(
+                lambda there: sampling.token_logprobs(there, following, num_top),
+                logits[: len(following)],
+            )
             group.prompt_logprobs.extend(scores)
         choice.scored = rows.stop
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from radchat.engine.memory import available
 from radchat.errors import ConfigInvalid
 
+_FULL = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
 _ALIGNED = 2  # int64 values: kernels read from addresses divisible by 16 in larger words
 
 
@@ -80,9 +81,13 @@ class Device:
         if self._cuda is not None:
             self._cuda.empty_cache()
 
-    def is_full(self, error: BaseException) -> bool:
-        """Whether ``error`` says that the device has no memory left."""
-        return isinstance(error, torch.OutOfMemoryError)
+    @staticmethod
+    def is_full(error: BaseException) -> bool:
+        """Whether ``error`` says that a device has no memory left: torch's allocators have a class
+        or words for it, drivers and libraries theirs.
+        """
+        says = isinstance(error, RuntimeError) and any(words in str(error) for words in _FULL)
+        return says or isinstance(error, torch.OutOfMemoryError)
 
 
 def why_no_gpu() -> str:

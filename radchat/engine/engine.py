@@ -31,6 +31,7 @@ from radchat.engine.request import Event, FinishReason, GaveWay, Request
 from radchat.engine.runner import Model, Runner
 from radchat.engine.scheduler import Scheduler
 from radchat.engine.scheduler_options import SchedulerOptions
+from radchat.engine.unless_full import or_on_cpu
 from radchat.engine.words import TextFactory
 from radchat.errors import InvalidInput
 from radchat_kernels.executor import Executor, choose
@@ -265,7 +266,9 @@ class Engine(Outside):
         self._meters.steps += 1
         with self._meters.timed("sample"):
             draws, owners = self._delivery.advance(work, logits, events)
-            drawn = sampling.sample(logits, draws, executor=self.executor)
+            drawn = or_on_cpu(
+                lambda there: sampling.sample(there, draws, executor=self.executor), logits
+            )
             self._delivery.deliver(owners, drawn, events)
 
     def _logits(self, work: list[Work]) -> Tensor | None:

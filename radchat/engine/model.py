@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,6 +33,7 @@ from radchat.engine.request import Request
 from radchat.engine.scheduler_options import SchedulerOptions
 from radchat.engine.template import Template
 from radchat.engine.tokenizer import Tokenizer
+from radchat.engine.unless_full import unless_full
 from radchat.engine.weights import load_packed, load_weights, packed_size
 from radchat.errors import ModelBroken, UsageError
 from radchat_kernels.executor import Executor, choose
@@ -148,9 +148,7 @@ def load(
     sampling = {key: generation[key] for key in SAMPLING if generation.get(key) is not None}
     defaults = dict(about.get("defaults") or {})  # that came with it from another program
     open_ = _open_general if is_general else _open_decoder
-    decoder = None
-    with suppress(torch.OutOfMemoryError):  # whose traceback holds what was loaded
-        decoder = open_(folder, config, chosen, device.type, executor)
+    decoder = unless_full("weights", lambda: open_(folder, config, chosen, device.type, executor))
     if decoder is None:
         device.release()
         raise needed.refusal(device.free_bytes())
@@ -231,9 +229,9 @@ def build_engine(
     token_bytes = KVShape.of(config).num_values * model.decoder.dtype.itemsize
     default = kv_default(free) if device.type == "cpu" else gpu_kv(free, model.num_bytes)
     pages = num_pages(kv_budget, token_bytes, default)
-    pool = None
-    with suppress(torch.OutOfMemoryError):
-        pool = KVPool(
+    pool = unless_full(
+        "KV",
+        lambda: KVPool(
             config.num_layers,
             pages + 1,  # page 0 is nobody's
             PAGE_SIZE,
@@ -243,7 +241,8 @@ def build_engine(
             device.type,
             poison=check,
             executor=model.executor,
-        )
+        ),
+    )
     if pool is None:
         raise no_pool(model.folder.name, pages * PAGE_SIZE, token_bytes, device.free_bytes())
     limits = [config.max_position_embeddings, pages * PAGE_SIZE]

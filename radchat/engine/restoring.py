@@ -6,26 +6,21 @@ itself: the chunk ends where the disk goes on. Nothing is decided for longer tha
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from statistics import median_low
 from typing import Protocol
 
-import torch
-
 from radchat.engine.ahead import Ahead
 from radchat.engine.block_store import BLOCK_TOKENS, BlockStore, BlockView
 from radchat.engine.choice import Choice
-from radchat.engine.device import DeviceFull
 from radchat.engine.kv_pool import KVPool
 from radchat.engine.prefix_cache import Lease, PrefixCache
 from radchat.engine.raw_ids import ID_BYTES
 from radchat.engine.reader import Arrival, Reader, Restore
 from radchat.engine.request import Priority
-
-log = logging.getLogger(__name__)
+from radchat.engine.unless_full import unless_full
 
 _GUESS = 500e6  # bytes a second, until it has been measured: a slow SSD
 _TOKEN_S, _RATIO = 1e-3, 4  # computing a token, until it has been measured: so long, or so many
@@ -210,13 +205,13 @@ class Restoring:
 
     def _write(self, lease: Lease, block: BlockView, data: bytearray | memoryview) -> bool:
         """False: the device has no memory for the transfer."""
-        try:
+
+        def write() -> bool:
             self._copy_pages([lease])
             self._pool.write(lease.table, lease.computed_len, block.end, data, block.start)
-        except (DeviceFull, torch.OutOfMemoryError) as error:
-            log.warning("no device memory for %d tokens from disk: %s", block.num_tokens, error)
-            return False
-        return True
+            return True
+
+        return bool(unless_full(f"{block.num_tokens} tokens from disk", write))
 
     def _token_s(self) -> float:
         measured = self._tokens_per_s()

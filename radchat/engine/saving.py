@@ -18,13 +18,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
-import torch
-
 from radchat.engine.block_store import BLOCK_TOKENS, LOOK_S, BlockStore
 from radchat.engine.kv_pool import DTYPE_NAMES, KVPool
 from radchat.engine.prefix_cache import PrefixCache
 from radchat.engine.raw_ids import ID_BYTES, common_len
 from radchat.engine.request import Ids
+from radchat.engine.unless_full import unless_full
 
 log = logging.getLogger(__name__)
 
@@ -222,12 +221,11 @@ class Saving:
             return "full"
         if kept.is_on_disk(start, end, self._store):
             return "none"
-        try:
-            copy = Copy(raw, start, self._pool.read(table, start, end))
-        except torch.OutOfMemoryError as error:  # for the transfer: later, then
-            log.warning("no device memory to save %d tokens: %s", end - start, error)
+        data = unless_full("a block to save", lambda: self._pool.read(table, start, end))
+        if data is None:
             self._retry_at = self._clock() + RETRY_S
             return "full"
+        copy = Copy(raw, start, data)
         with self._changed:
             if not self._copies:
                 self._first_since = self._clock()

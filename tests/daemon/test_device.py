@@ -21,6 +21,7 @@ from radchat.engine.hardware import Hardware
 from radchat.errors import ConfigInvalid, ModelBroken
 from radchat_kernels.executor import choose
 from tests.daemon.services import WHERE, House, Machine, house, models, notices, run
+from tests.daemon.test_int4 import add_model
 
 no_real_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="here it can be had")
 
@@ -47,8 +48,8 @@ def on(gpu: Gpu) -> Hardware:
     return Hardware(gpu, choose("cpu", "torch"), "Triton can't use the GPU (no compiler)")
 
 
-async def load(home: House, name: str) -> list[Any]:
-    return [event async for event in home.service.models_load(name, dtype="fp32")]
+async def load(home: House, name: str, dtype: str = "fp32") -> list[Any]:
+    return [event async for event in home.service.models_load(name, dtype=dtype)]
 
 
 def tiny() -> Path:
@@ -180,6 +181,38 @@ def test_where_no_budget_is_set_the_pool_is_what_weights_and_a_tenth_leave(tmp_p
             kept = max(memory.WORK_BYTES, int(GPU_KEPT_FREE * gpu.total))
             page = loaded.bytes_per_token * memory.PAGE_SIZE
             assert kept - page <= left <= kept + page
+
+    run(main())
+
+
+def test_auto_takes_4_bits_on_a_gpu_that_does_not_hold_the_rest_and_finds_them_again(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        gpu = Gpu(1 << 40)
+        async with house(tmp_path, Machine(gpu=on(gpu))) as home:
+            add_model(home, tmp_path)
+            engines = home.service._engines
+            gpu.taken = lambda: sum(each.num_bytes for each in engines.all)
+            (folder,) = home.places.models.glob("four*")
+            small, large = (
+                model.needs(folder, dtype, Size(tokens=4096), device="cuda").least
+                for dtype in ("int4", "bf16")
+            )
+            gpu.total = (small + large) // 2
+            for _ in range(2):
+                await load(home, "four", dtype="auto")
+                assert await home.loaded() == ["four int4"]
+            await load(home, "four", dtype="int4")
+            assert await home.loaded() == ["four int4"]
+            await home.service.models_unload()
+            await load(home, "four", dtype="int4")
+            await load(home, "four", dtype="auto")
+            assert await home.loaded() == ["four int4"]
+            await home.service.models_unload()
+            gpu.total = large
+            await load(home, "four", dtype="auto")
+            assert await home.loaded() == ["four bf16"]
 
     run(main())
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -25,6 +25,7 @@ from radchat.engine.request import (
     Priority,
     Progress,
     Request,
+    SamplingParams,
     Started,
     Tokens,
 )
@@ -40,12 +41,14 @@ from tests.fakes import (
     finished,
     flush,
     greedy,
+    hashed,
     output,
     scripted_engine,
 )
 
 PAGE = 16
 ROOMY = 10**9
+TORCH_SAYS = "CUDA out of memory. Tried to allocate 2.00 GiB"
 FATAL = 255  # with this id among its rows no step has room
 
 
@@ -55,6 +58,7 @@ class CrampedModel(ScriptedModel):
     def __init__(self, most: Callable[[int], int], **more: Any) -> None:
         super().__init__(**more)
         self._most = most
+        self.error: Exception = torch.OutOfMemoryError(TORCH_SAYS)
         self.rows: list[int] = []  # of steps that ran
         self.full: list[int] = []  # of steps that did not
 
@@ -71,7 +75,7 @@ class CrampedModel(ScriptedModel):
         if num > self._most(len(self.rows) + len(self.full)) or FATAL in ids.tolist():
             self.full.append(num)
             pool.data[0, 0].view(-1)[slots] = 1.0  # a part of it had been done
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+            raise self.error
         self.rows.append(num)
         return super().forward(ids, positions, slots, plan, pool, logit_rows)
 
@@ -197,6 +201,30 @@ def test_what_passes_costs_a_step_and_nothing_else(rows: int) -> None:
     assert engine.stats()["retractions"] == 0
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Triton Error [CUDA]: out of memory",
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory: you",
+    ],
+)
+def test_others_say_it_in_other_words(said: str) -> None:
+    engine, model = cramped(lambda attempt: 0 if attempt == 3 else ROOMY)
+    model.error = RuntimeError(said)
+    request = ask("a", prompt(0, 50), 10)
+    same(run(engine, [request]), run(scripted_engine(), [request]), request)
+    assert engine.stats()["device_full"] == 1
+
+
+def test_what_is_no_want_of_memory_is_a_lost_device() -> None:
+    engine, model = cramped(0)
+    model.error = RuntimeError("CUDA error: an illegal memory access was encountered")
+    engine.submit(ask("a", prompt(0, 50)))
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        engine.step()
+
+
 def test_the_rows_of_a_step_grow_again_while_steps_succeed() -> None:
     engine, model = cramped(lambda attempt: 100 if attempt == 0 else ROOMY)
     run(engine, [ask("a", prompt(0, 256), 2)])
@@ -284,6 +312,57 @@ def test_what_comes_from_disk_is_restored_and_counted_while_steps_are_full(most:
     assert engine.stats()["device_full"] == len(model.full) > 0
     engine.check_idle()
     engine.close()
+
+
+class Strained(Tensor):
+    """Logits on a device that has no memory for anything made of them but a copy elsewhere."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is Tensor.cpu:
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args).as_subclass(Tensor)
+        if func.__name__ in ("__get__", "__getitem__", "__len__"):  # views, sizes
+            return super().__torch_function__(  # type: ignore[no-untyped-call]
+                func, types, args, kwargs or {}
+            )
+        raise torch.OutOfMemoryError(f"CUDA out of memory: {func.__name__}")
+
+
+class StrainingModel(ScriptedModel):
+    def forward(self, *args: Any) -> Tensor:
+        return super().forward(*args).as_subclass(Strained)
+
+
+def spread(ids: Sequence[int]) -> Mapping[int, float]:
+    """Logits a few units wide, different after every sequence."""
+    dice = random.Random(hashed(ids) * 1000 + len(ids))
+    return {token: dice.gauss(0, 2) for token in range(97, 123)}
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"temperature": 0},
+        {"temperature": 0, "logprobs": 3},
+        {"temperature": 1.0, "seed": 7, "top_p": 0.9, "top_k": 9, "logprobs": 1},
+        {"temperature": 0.7, "seed": 3, "repetition_penalty": 1.2, "prompt_logprobs": True},
+    ],
+)
+def test_logits_that_the_device_has_no_memory_to_draw_from_are_drawn_from_elsewhere(
+    params: dict[str, Any],
+) -> None:
+    request = Request("a", prompt(0, 40), SamplingParams(max_tokens=9, **params), n=3)
+    wanted = run(scripted_engine(scores=spread), [request])
+    strained = StrainingModel(scores=spread)
+    engine = scripted_engine(model=strained)
+    events = run(engine, [request])
+    same(events, wanted, request)
+    assert [e for e in events if isinstance(e, Tokens)] == [
+        e for e in wanted if isinstance(e, Tokens)
+    ]
+    assert engine.stats()["device_full"] == 0
+    engine.check_idle()
 
 
 class CrampedPool(KVPool):
