@@ -110,7 +110,7 @@ def _lone_item(row: int, start: int, end: int, table: Sequence[int], window: int
     if window is not None:
         first = max(0, start + 1 - window)
         slides = first < end - window
-    return Item(range(row, row + 1), first, end, table, windowed=slides, grows=end > start + 1)
+    return Item(range(row, row + 1), first, end, table, False, slides, end > start + 1)
 
 
 def _items_of(segment: Segment, done: int, count: int, window: int | None) -> list[Item]:

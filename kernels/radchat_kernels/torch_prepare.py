@@ -70,7 +70,7 @@ class Prepared:
     merges: list[Merge]
     num_parts: int
     covers_all: bool  # no row without tokens
-    is_single: bool  # one call for all rows, in order: its output is the answer
+    is_single: bool  # one call for all rows, in order: its output is the answer, nothing is placed
 
 
 def prepared(plan: Plan, num_rows: int, dtype: torch.dtype, device: torch.device) -> Prepared:
@@ -110,23 +110,16 @@ def _prepare(plan: Plan, num_rows: int, dtype: torch.dtype) -> Prepared:
     calls = [
         c for i in items if not lone or not _is_lone(i) for c in _calls(i, plan, gather, dtype)
     ]
-    padded = _pad(in_order, plan.page_size, dtype) if in_order else None
-    merges, num_parts, covers_all = _place(calls, in_order, padded, num_rows)
-    if padded is not None:
+    gathered = torch.tensor(gather) if gather else None
+    padded, is_single = None, len(calls) == 1 and calls[0].spans == [(0, num_rows)]
+    if in_order:
+        padded = _pad(in_order, plan.page_size, dtype)
         if [i.rows[0] for i in in_order] == list(range(num_rows)):
-            padded.rows = None
-        is_single = not calls and padded.rows is None
-    else:
-        is_single = len(calls) == 1 and calls[0].spans == [(0, num_rows)]
-    return Prepared(
-        calls,
-        padded,
-        torch.tensor(gather) if gather else None,
-        merges,
-        num_parts,
-        covers_all,
-        is_single,
-    )
+            padded.rows, is_single = None, not calls
+    if is_single:
+        return Prepared(calls, padded, gathered, [], 0, covers_all=True, is_single=True)
+    merges, num_parts, covers_all = _place(calls, in_order, padded, num_rows)
+    return Prepared(calls, padded, gathered, merges, num_parts, covers_all, is_single=False)
 
 
 def _ends_now(item: Item, plan: Plan) -> Item | None:

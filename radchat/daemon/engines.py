@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from radchat.config import FOREVER, Config
 from radchat.daemon.awake import awake_time
 from radchat.daemon.disk import Disk
-from radchat.daemon.loaded import Loaded, Memory, swap
+from radchat.daemon.loaded import Loaded, Memory, slow, swap
 from radchat.daemon.opener import Opener
 from radchat.daemon.worker import Worker, beside
 from radchat.errors import Busy, ModelBroken, NotFound, RadchatError
@@ -187,6 +187,8 @@ class Engines:
             if loaded is None:
                 await self._wait_for_room(needed, say)
                 self._begin_load(entry)
+                if chosen == "int4" and not self.opener.is_gpu:
+                    say(slow(entry.name))
                 loaded = await self._bring(entry, chosen, needed, say)
             loaded.is_auto |= dtype == "auto"
         except ModelBroken as error:

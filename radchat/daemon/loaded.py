@@ -136,3 +136,12 @@ def swap(coming: str, going: Sequence[Loaded]) -> Event:
         f"{tokens:,} cached tokens go, as memory does not hold both"
     )
     return Event("notice", {"text": text, "code": "model_swap", "tokens": tokens})
+
+
+def slow(name: str) -> Event:
+    """What is told of a model in 4 bits on a CPU, before it is loaded."""
+    text = (
+        f"{name} int4 on the CPU takes little memory and is slow: its weights are unpacked for "
+        "each token; --dtype auto is faster where memory holds it"
+    )
+    return Event("notice", {"text": text, "code": "slow_dtype"})

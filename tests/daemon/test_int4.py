@@ -9,7 +9,7 @@ from gguf import GGMLQuantizationType as Quant
 
 from radchat.engine.convert import convert
 from radchat.errors import UsageError
-from tests.daemon.services import House, house, run
+from tests.daemon.services import House, house, notices, run
 from tests.models.making import gguf_file, model
 
 TEXT = "a ferry has carried people, carts and sheep across the river for ninety years " * 2
@@ -27,14 +27,18 @@ def test_it_shares_kv_with_its_own_branches_and_with_no_other_dtype(tmp_path: Pa
         async with house(tmp_path) as home:
             add_model(home, tmp_path)
             four = {"model": "four", "dtype": "int4"}
-            first = await home.say(TEXT, new_session="a", **four)
+            events = await home.ask(TEXT, new_session="a", **four)
+            assert notices(events).count("slow_dtype") == 1
+            first = events[-1].data
             told = first["branches"][0]
             assert (told["model"], told["dtype"]) == ("four", "int4")
             assert first["usage"]["cached_input_tokens"] == 0
             for text in ("go on", "or else"):
                 fork = await home.say(text, session="a", at=told["message"], **four)
                 assert fork["usage"]["cached_input_tokens"] > len(TEXT)
-            plain = await home.say("go on", session="a", model="four", dtype="bf16")
+            events = await home.ask("go on", session="a", model="four", dtype="bf16")
+            assert "slow_dtype" not in notices(events)
+            plain = events[-1].data
             assert plain["usage"]["cached_input_tokens"] == 0
             assert await home.loaded() == ["four bf16", "four int4"]
             again = await home.say("go on", session="a", at=told["message"], **four)
