@@ -7,7 +7,7 @@ PY    ?= python3
 export RADCHAT_HOME ?= $(CURDIR)/.demo
 
 .DEFAULT_GOAL := help
-.PHONY: help setup model demo chat check test test-daemon test-rooms test-slow bench docs size
+.PHONY: help setup model demo chat check test test-apart test-daemon test-triton test-rooms test-slow kernels bench docs size
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -35,18 +35,29 @@ check: setup  ## lint, types, import directions
 	$(BIN)/lint-imports --no-cache
 
 test: check model  ## check, then all tests but the slow ones, in two processes
-	@$(MAKE) --no-print-directory -j2 test-daemon test-rooms
+	@$(MAKE) --no-print-directory -j2 test-apart test-rooms
+
+# what needs a process of its own, one after the other
+test-apart: test-daemon
+	@$(MAKE) --no-print-directory test-triton
 
 PYTEST = $(BIN)/python -m pytest -q -m 'not slow' --durations=15
 
 test-daemon: model  ## the whole program, with a real daemon
 	$(PYTEST) tests/e2e
 
+test-triton: setup  ## the GPU's kernels, in Triton's interpreter
+	TRITON_INTERPRET=1 $(PYTEST) tests/triton
+
 test-rooms: model  ## all others
-	$(PYTEST) --ignore=tests/e2e
+	$(PYTEST) --ignore=tests/e2e --ignore=tests/triton
 
 test-slow: model  ## the long runs
-	$(BIN)/python -m pytest -q -m slow --durations=15
+	$(BIN)/python -m pytest -q -m slow --durations=15 --ignore=tests/triton
+	TRITON_INTERPRET=1 $(BIN)/python -m pytest -q -m slow --durations=15 tests/triton
+
+kernels: setup  ## compile them all for every GPU there is a table for; minutes, no GPU needed
+	PYTHONPATH=kernels $(BIN)/python -m radchat_kernels.aot --all --processes 2
 
 bench: model  ## what is measured, one script a question
 	for b in radix hit_rate scheduling overhead planner step_costs kv_store engine restart saving cli; do $(BIN)/python benchmarks/$$b.py || exit 1; done
