@@ -154,6 +154,9 @@ def _sent(plan: Plan, q: Tensor, tiles: Tiles, group: int, *, direct: bool) -> _
 def _send(plan: Plan, q: Tensor, tiles: Tiles, group: int, *, direct: bool) -> _Sent:
     tiles = tiles.holding(group)
     wide = tiles.extend if any(item.causal for item in plan.items) else tiles.wide
+    window = plan.window if any(item.windowed for item in plan.items) else None
+    if window is not None:  # blocks are all masked, which takes registers
+        wide = replace(wide, block_n=min(wide.block_n, 32))
     limits = replace(plan.limits, narrow=tiles.narrow.block_m, wide=wide.block_m, group=group)
     work: WorkList = pack(replace(plan, limits=limits), len(q), direct=direct)
     data = _upload(work.data, q.device)
@@ -167,7 +170,7 @@ def _send(plan: Plan, q: Tensor, tiles: Tiles, group: int, *, direct: bool) -> _
         has_parts=work.num_slots > 0,
         covers_all=work.covers_all,
         causal=work.causal,
-        window=plan.window or 0 if any(item.windowed for item in plan.items) else 0,
+        window=window or 0,
         narrow=tiles.narrow if work.has_narrow else None,
         wide=wide if work.has_wide else None,
     )

@@ -42,13 +42,20 @@ class Tiles:
 
     @staticmethod
     @cache
-    def of(arch: str, head_dim: int) -> Tiles:
-        """``arch``: one of ``KNOWN``, or ``interpret``, where few large programs are quickest."""
+    def of(arch: str, head_dim: int, element_size: int = 2) -> Tiles:
+        """``arch``: one of ``KNOWN``, or ``interpret``, where few large programs are quickest.
+
+        element_size: bytes. fp32 is not multiplied on tensor cores: all registers, so small tiles.
+        """
         if arch == "interpret":
             large = Tile(128, 64, 4, 1)
             return Tiles(Tile(16, 64, 4, 1), large, large, merge_heads=32)
         assert arch in KNOWN, arch
         assert head_dim <= 256, f"no tiles for a head_dim of {head_dim}"
+        if element_size > 2:
+            block_n = 32 if head_dim <= 64 else 16
+            wide = Tile(32, block_n, 8, 1)
+            return Tiles(Tile(16, block_n, 8, 1), wide, wide)
         if head_dim <= 64:
             return Tiles(Tile(16, 64, 4, 3), Tile(64, 64, 4, 2), Tile(128, 64, 8, 2))
         if head_dim > 128:
@@ -61,10 +68,11 @@ class Tiles:
 
     def holding(self, group: int) -> Tiles:
         """These, where even a narrow tile holds one row's ``group`` query heads on a KV head."""
-        narrow, wide, extend = (
-            replace(t, block_m=max(t.block_m, power_of_two(group)))
-            for t in (self.narrow, self.wide, self.extend)
-        )
+        needed = power_of_two(group)
+        all_three = (self.narrow, self.wide, self.extend)
+        fit = [tile for tile in all_three if tile.block_m >= needed]
+        fit = fit or [replace(self.extend, block_m=needed)]
+        narrow, wide, extend = (t if t.block_m >= needed else fit[0] for t in all_three)
         return replace(self, narrow=narrow, wide=wide, extend=extend)
 
 

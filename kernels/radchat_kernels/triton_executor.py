@@ -75,7 +75,7 @@ class TritonExecutor:
             scale,
             softcap=softcap,
             sinks=sinks,
-            tiles=self._tiles_of(q.shape[2]),
+            tiles=self._tiles_of(q.shape[2], q.element_size()),
             launch=self._launch,
         )
 
@@ -111,5 +111,5 @@ class TritonExecutor:
     ) -> Tensor:
         return sample.draw(logits, best, temperature, keep, keys, launch=self._launch)
 
-    def _tiles_of(self, head_dim: int) -> Tiles:
-        return self._tiles or Tiles.of(self._arch, head_dim)
+    def _tiles_of(self, head_dim: int, element_size: int = 2) -> Tiles:
+        return self._tiles or Tiles.of(self._arch, head_dim, element_size)

@@ -13,8 +13,9 @@ from radchat_kernels.triton_executor import TritonExecutor
 
 @pytest.mark.parametrize("arch", [*KNOWN, "interpret"])
 @pytest.mark.parametrize("dim", [16, 64, 80, 96, 128, 192, 256])
-def test_tiles_are_powers_of_two_and_grow(arch: str, dim: int) -> None:
-    tiles = Tiles.of(arch, dim)
+@pytest.mark.parametrize("element_size", [2, 4])
+def test_tiles_are_powers_of_two_and_grow(arch: str, dim: int, element_size: int) -> None:
+    tiles = Tiles.of(arch, dim, element_size)
     for tile in (tiles.narrow, tiles.wide, tiles.extend):
         for size in (tile.block_m, tile.block_n, tile.num_warps):
             assert size & (size - 1) == 0
