@@ -33,7 +33,7 @@ from radchat.engine.scheduler import Scheduler
 from radchat.engine.scheduler_options import SchedulerOptions
 from radchat.engine.unless_full import or_on_cpu
 from radchat.engine.words import TextFactory
-from radchat.errors import InvalidInput
+from radchat.errors import InvalidInput, ModelBroken
 from radchat_kernels.executor import Executor, choose
 from radchat_kernels.plan import Limits
 
@@ -266,10 +266,14 @@ class Engine(Outside):
         self._meters.steps += 1
         with self._meters.timed("sample"):
             draws, owners = self._delivery.advance(work, logits, events)
-            drawn = or_on_cpu(
-                lambda there: sampling.sample(there, draws, executor=self.executor), logits
-            )
+            drawn = or_on_cpu(lambda there: self._sample(there, draws), logits)
             self._delivery.deliver(owners, drawn, events)
+
+    def _sample(
+        self, logits: Tensor, draws: list[sampling.Draw]
+    ) -> list[sampling.Drawn | ModelBroken]:
+        is_there = logits.device.type == self.device.type  # else a copy, of which kernels know not
+        return sampling.sample(logits, draws, executor=self.executor if is_there else None)
 
     def _logits(self, work: list[Work]) -> Tensor | None:
         """None: the device had no memory for it; what it took of it is free when this returns."""

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from gguf import GGMLQuantizationType as Quant
 from torch import Tensor
 
 from radchat.config import Size
@@ -26,7 +27,7 @@ from tests.engine.bench import Bench, GeneralTinyModel, TinyModel, prompt
 from tests.engine.stand_in import DEVICE, Checked, Misplaced, StandIn, executor, is_on_device
 from tests.engine.tiny import CLASSES
 from tests.fakes import drain
-from tests.models.making import hf_folder
+from tests.models import making
 
 WINDOWED = {"mistral": {"sliding_window": 24}}
 FAMILIES = pytest.mark.parametrize("kind", CLASSES)
@@ -42,11 +43,9 @@ DRAWS = [
 
 @pytest.fixture
 def converted(tmp_path: Path) -> Path:
-    source = tmp_path / "src"
-    hf_folder(source)
-    (source / "tokenizer_config.json").write_text(
-        '{"chat_template": "{% for m in messages %}{{ m.content }}{% endfor %}"}'
-    )
+    """Of a file in 4 bits: they can be run in them, or unpacked."""
+    config, weights = making.model("llama")
+    source = making.gguf_file(tmp_path / "m.gguf", config, weights, quant=Quant.Q4_1)
     convert(source, tmp_path / "tiny", {"name": "tiny"})
     return tmp_path / "tiny"
 
@@ -140,9 +139,10 @@ def test_kv_goes_to_host_memory_and_back(name: str) -> None:
 
 
 @EXECUTORS
-def test_a_model_is_loaded_onto_the_device(converted: Path, name: str) -> None:
+@pytest.mark.parametrize("dtype", ["bf16", "int4"])
+def test_a_model_is_loaded_onto_the_device(converted: Path, dtype: str, name: str) -> None:
     with StandIn():
-        model = load(converted, "bf16", device=Device(DEVICE), executor=named(name))
+        model = load(converted, dtype, device=Device(DEVICE), executor=named(name))
         engine = build_engine(model, kv_budget=Size(tokens=256), check=True)
         engine.submit(Request("a", prompt(1, 20), SamplingParams(temperature=0, max_tokens=3)))
         drain(engine)

@@ -9,12 +9,17 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from gguf import GGMLQuantizationType as Quant
 from torch import Tensor
 
+from radchat.engine.convert import convert
+from radchat.engine.decoder import Decoder, DecoderConfig
+from radchat.engine.forward import Forward
 from radchat.engine.kv_pool import KVPool
 from radchat.engine.request import (
     Event,
@@ -25,6 +30,7 @@ from radchat.engine.request import (
     SamplingParams,
     Tokens,
 )
+from radchat.engine.weights import load_packed, load_weights
 from radchat_kernels import _triton
 from radchat_kernels.executor import Executor
 from radchat_kernels.plan import Plan
@@ -32,6 +38,7 @@ from radchat_kernels.torch_executor import TorchExecutor
 from radchat_kernels.triton_executor import TritonExecutor
 from tests.engine.bench import PAGE, Bench, GeneralTinyModel, TinyModel, prompt
 from tests.fakes import drain, finished
+from tests.models import making
 
 SMALL = {
     "hidden_size": 32,
@@ -228,6 +235,7 @@ def test_the_same_seed_draws_the_same_ids_as_on_a_cpu(params: dict[str, Any]) ->
         return bench.run(Request("a", prompt(1, 20), given, n=3), beside)
 
     events = twins.both(act)
+    assert twins.launches.calls["best_of_blocks_kernel"] > 0
     assert len({tuple(ids) for (name, _), (ids, _) in said(events).items() if name == "a"}) == 3
 
 
@@ -250,6 +258,27 @@ def test_a_plan_serves_many_steps_of_decoding() -> None:
     twins.say(prompt(1, 20), length=24)
     assert twins.plain.engine.plans_made == 24
     assert twins.bench.engine.plans_made <= 3
+
+
+def test_weights_in_4_bits(tmp_path: Path) -> None:
+    config, weights = making.model("llama", tie_word_embeddings=True, num_hidden_layers=1)
+    source = making.gguf_file(tmp_path / "m.gguf", config, weights, quant=Quant.Q4_1)
+    convert(source, tmp_path / "m", {"name": "m"})
+    plain, packed = load_weights(tmp_path / "m", None), load_packed(tmp_path / "m")
+
+    class Packed(TinyModel):
+        def _open(self, kind: str) -> Forward:
+            made = DecoderConfig.from_hf(config)
+            return Decoder(made, plain, self.dtype, self.device, self.executor, packed)
+
+    class InFour(Twins):
+        def _made(self, kind: str, executor: Executor, config: dict[str, Any]) -> Any:
+            return Packed(kind, torch.float32, executor, **config)
+
+    twins = InFour()
+    first = prompt(1, 20)
+    answer = twins.out(twins.say(first))
+    twins.say(first + answer + prompt(2, 5), length=2)
 
 
 @pytest.mark.parametrize("kind", ["gemma2", "gpt_oss"])
