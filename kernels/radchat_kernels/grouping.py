@@ -97,7 +97,7 @@ def _runs(readers: list[_Reader], page_size: int, limits: Limits) -> list[_Run]:
 
 def _add(found: list[_Run], run: _Run, parent: _Run) -> _Run:
     """The run, if any of its readers sees a token of it; else its parent stands for it."""
-    run.begin = max(run.begin, min([reader.item.tok_begin for reader in run.readers]))
+    run.begin = max(run.begin, _first_seen(run.readers))
     if run.begin >= run.end:
         return parent
     found.append(run)
@@ -144,8 +144,14 @@ def _fold(run: _Run, limits: Limits) -> None:
     if more >= 2 * rows * limits.group + (0 if ending else ITEM_COSTS):
         return
     for child in children:
-        child.begin = max(run.begin, min([reader.item.tok_begin for reader in child.readers]))
-    run.readers = ending
+        child.begin = max(run.begin, _first_seen(child.readers))
+    run.readers = [reader for reader in ending if reader.item.tok_begin < run.end]
+    if run.readers:
+        run.begin = max(run.begin, _first_seen(run.readers))
+
+
+def _first_seen(readers: list[_Reader]) -> int:
+    return min([reader.item.tok_begin for reader in readers])
 
 
 def _items_of(run: _Run, sight: Sight) -> list[Item]:

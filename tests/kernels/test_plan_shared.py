@@ -48,6 +48,8 @@ def test_what_items_promise(segments: list[Segment], window: int | None, wants: 
             assert item.tok_end > made.positions[rows[0]] + 1
         elif window is not None:
             assert all(item.tok_end - 1 > made.positions[r] - window for r in rows)
+        if window is not None and not item.causal:
+            assert any(item.tok_begin > made.positions[r] - window for r in rows)
     if wants.chunk is not None:
         lengths = [item.tok_end - item.tok_begin for item in made.items]
         assert lengths == sorted(lengths, reverse=True)
@@ -171,6 +173,15 @@ def test_chunks_nobody_sees_are_not_there_and_rows_that_see_none_are_not_in_them
     assert min(item.tok_begin for item in made.items) == 111
     assert all(item.tok_end <= 211 or list(item.rows) == [0] for item in made.items)
     assert not any(0 in item.rows for item in made.items if item.tok_end <= 291)
+
+
+def test_rows_that_end_in_a_folded_run_read_no_more_of_it_than_they_see() -> None:
+    step = [Segment(0, 2, 4, [8, 1]), Segment(2, 1, 3, [8, 2])]
+    made = plan(step, PAGE, 2, Limits(shared=True, fold_below=3, group=2, growing=True))
+    assert {(tuple(i.rows), i.tok_begin, i.tok_end) for i in made.items if not i.causal} == {
+        ((0,), 3, 4),
+        ((2,), 2, 8),
+    }
 
 
 def test_chunks_are_as_long_as_the_design_says() -> None:
