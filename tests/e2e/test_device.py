@@ -106,3 +106,18 @@ def test_a_chat_says_the_same(homes: Homes) -> None:
         chat.type("/status\r")
         chat.wait_for("executor  torch: the CPU is asked for", timeout=PATIENCE)
         assert "device    cpu" in chat.text
+
+
+def test_the_kernels_answer_as_plain_torch_does(homes: Homes) -> None:
+    """In Triton's interpreter, on the CPU: slow, and the whole way from the command to the ids."""
+    told = {}
+    for executor in ("torch", "triton"):
+        home = homes(RADCHAT_DEVICE="cpu", RADCHAT_EXECUTOR=executor, TRITON_INTERPRET="1")
+        shell = Shell(home, "1", ("--exact", "--temp", "0", "--max-tokens", "4"))
+        first = shell.ask("hi")
+        fork = shell.ask("and", "-c")
+        told[executor] = [each["text"] for each in (first, fork)]
+        assert fork["cache"]["device"] > 0
+        assert shell.json("daemon", "status")["executor"] == executor
+    assert told["triton"] == told["torch"]
+    assert shell.json("daemon", "status")["executor_why"].startswith("asked for, interpreted")
