@@ -188,6 +188,18 @@ def test_an_answer_that_loses_its_memory_half_way_keeps_what_it_has_said() -> No
     engine.check_idle()
 
 
+def test_those_put_back_in_the_midst_of_their_answers_run_no_token_again() -> None:
+    requests = [ask(f"{i}", prompt(i, 40), 60) for i in range(6)]
+    roomy = scripted_engine()
+    wanted = run(roomy, requests)
+    engine, model = cramped(lambda attempt: ROOMY if attempt < 30 else 2)
+    events = run(engine, requests)
+    for request in requests:
+        same(events, wanted, request)
+    assert engine.stats()["retractions"] >= 4
+    assert sum(model.rows) == roomy.stats()["rows_run"]
+
+
 @pytest.mark.parametrize("rows", [1, 200])
 def test_what_passes_costs_a_step_and_nothing_else(rows: int) -> None:
     """Memory that another program took for a moment."""
