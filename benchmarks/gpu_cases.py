@@ -161,6 +161,9 @@ class Values:
         most = max(grow(case).num_pages * _page_elements(case) for case in cases)
         self._flat = torch.empty(most, dtype=dtype, device=device).normal_()
 
+    def release(self) -> None:
+        self._flat = self._flat.new_empty(0)
+
     def work(self, case: Case) -> Work:
         tree, heads, flat = grow(case), case.heads, self._flat
         shape = (case.layers, 2, tree.num_pages, PAGE, heads.num_kv_heads, heads.head_dim)

@@ -62,7 +62,7 @@ class Ours:
 
     def prepare(self, work: Work) -> Prepared:
         heads = work.case.heads
-        tiles = self.change(Tiles.of(self.gpu.tiled_as(), heads.head_dim))
+        tiles = self.change(Tiles.of(self.gpu.tiled_as(), heads.head_dim, work.q.element_size()))
         executor = TritonExecutor(work.q.device.type, tiles, self.launch, self.gpu)
         limits = replace(executor.limits(heads), shared=self.shared)
         if self.chunk is not None:

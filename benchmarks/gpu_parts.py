@@ -70,6 +70,7 @@ class Bench:
         self.time_cases(self.others, lambda name: name.startswith("ours"))
         self.small()
         self.time_cases(self.others, lambda name: not name.startswith("ours"))
+        self.values.release()
         hf, prompt, counts = (
             (whole.TINY, 32, (2,)) if self.tiny else (whole.LLAMA_3_8B, 8192, (1, 8, 32, 64))
         )

@@ -45,7 +45,9 @@ class Sdpa:
     backend: attention.SDPBackend
 
     def suits(self, case: Case) -> bool:
-        return case.branches <= 64
+        """The efficient one has no groups of query heads."""
+        is_grouped = case.heads.num_heads > case.heads.num_kv_heads
+        return not (is_grouped and self.backend == attention.SDPBackend.EFFICIENT_ATTENTION)
 
     def prepare(self, work: Work) -> Prepared:
         case = work.case
@@ -122,10 +124,15 @@ class Flex:
     name = "FlexAttention"
 
     def __init__(self, *, compiled: bool) -> None:
-        self._attend: Any = torch.compile(flex_attention) if compiled else _flex_uncompiled
+        self._is_compiled = compiled
+        self._attend: Any = (
+            torch.compile(flex_attention, dynamic=False) if compiled else _flex_uncompiled
+        )
 
     def suits(self, case: Case) -> bool:
-        return len(case.levels) > 1
+        """Compiling takes long for each shape, so only the largest trees."""
+        is_large = case.branches == 64 and case.path > 8000
+        return len(case.levels) > 1 and (is_large or not self._is_compiled)
 
     def prepare(self, work: Work) -> Prepared:
         case, device, nodes = work.case, work.q.device, work.tree.slots
