@@ -50,3 +50,4 @@ def test_the_wheel_holds_the_three_packages_and_nothing_else(tmp_path: Path) -> 
     assert top == {"radchat", "radchat_kernels", "radchat_sessions"}
     assert "radchat/cli/demo_story.md" in names
     assert "radchat/py.typed" in names
+    assert "radchat_kernels/resources.csv" in names
