@@ -8,6 +8,10 @@ what the device can do, the trees of kernels.md, sweeps, the smaller kernels, wh
 last, then one JSON line. What the minutes do not suffice for is named. Layers have memory of their
 own (none is found in L2) and run in one captured graph; times are the median of its replays.
 
+That the shared part is read once, a profiler shows:
+    ncu --clock-control none --metrics dram__bytes_read.sum \\
+        python benchmarks/gpu.py --once "8k + 64 x 256"
+
 SGLang's kernel is timed where FOLDER holds its decode_attention.py and score_mod.py. Imports: torch
 and triton, and transformers for one part, where it is there.
 """

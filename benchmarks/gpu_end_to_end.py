@@ -80,6 +80,14 @@ def random_weights(hf: dict[str, Any], dtype: torch.dtype, device: str) -> Weigh
     return weights
 
 
+def step_bytes(hf: dict[str, Any], weights: Weights, tokens: int) -> int:
+    """A decode step must read: all weights but the embedding, and the KV of so many tokens."""
+    item = weights["model.norm.weight"].element_size()
+    token: int = 2 * hf["num_hidden_layers"] * hf["num_key_value_heads"] * hf["head_dim"] * item
+    held = sum(each.nbytes for name, each in weights.items() if "embed_tokens" not in name)
+    return held + tokens * token
+
+
 class Ours:
     """``rate(branches)``: one prompt computed once, so many branches on its pages."""
 

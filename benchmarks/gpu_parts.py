@@ -11,11 +11,11 @@ import torch
 from torch.nn.attention import SDPBackend
 
 from benchmarks import gpu_end_to_end as whole
-from benchmarks.gpu_cases import Case, Values, Work, reference
+from benchmarks.gpu_cases import EXPECTED_COPY, Case, Values, Work, reference
 from benchmarks.gpu_ceilings import ceilings, small_kernels
 from benchmarks.gpu_methods import Method, Ours, TwoLaunches, one_wide_tile, staged
 from benchmarks.gpu_peers import Cascade, Flex, Sdpa, SGLang
-from benchmarks.gpu_report import Results, Row, tables
+from benchmarks.gpu_report import Results, Row, Whole, tables
 from benchmarks.gpu_timing import Budget, Timer
 from benchmarks.machine import report
 from radchat_kernels import _triton
@@ -94,7 +94,7 @@ class Bench:
             rows=[[*key, row.seconds, row.error, row.notes] for key, row in results.rows.items()],
             sweep=[[row.case.name, row.method, row.seconds] for row in results.sweep],
             small=[[each.name, each.seconds, each.least, each.peer] for each in results.small],
-            end_to_end=results.end_to_end,
+            end_to_end=[[w.name, w.branches, w.rate, w.most] for w in results.end_to_end],
             ceilings=asdict(results.ceilings) if results.ceilings else None,
             dropped=budget.dropped,
             failed=budget.failed,
@@ -190,7 +190,10 @@ class Bench:
 
                 def run(branches: int = branches) -> None:
                     per_second = rate(branches, steps)
-                    self.results.end_to_end.append((name, branches, per_second))
+                    tokens = prompt + branches * steps // 2  # halfway through the answers
+                    seconds = whole.step_bytes(hf, weights, tokens) / EXPECTED_COPY
+                    found = Whole(name, branches, per_second, branches / seconds)
+                    self.results.end_to_end.append(found)
 
                 self.budget.does(f"{name}, {branches} branches", seconds + branches / 4, run)
 

@@ -26,12 +26,22 @@ class Row:
     notes: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """Tokens a second; ``most``: if a step took no longer than its bytes."""
+
+    name: str
+    branches: int
+    rate: float
+    most: float
+
+
 @dataclass(slots=True)
 class Results:
     rows: dict[tuple[str, str], Row] = field(default_factory=dict)
     sweep: list[Row] = field(default_factory=list)
     small: list[Small] = field(default_factory=list)
-    end_to_end: list[tuple[str, int, float]] = field(default_factory=list)  # tokens a second
+    end_to_end: list[Whole] = field(default_factory=list)
     ceilings: Ceilings | None = None
 
     def row(self, case: Case, method: str) -> Row:
@@ -49,16 +59,17 @@ def tables(results: Results) -> list[str]:
             "(expected of an H200: 4.3, 4.3, 6.0 TB/s, 790 TFLOP/s)"
         )
     if results.end_to_end:
-        lines += [
-            "",
-            *_columns(
-                ("end to end", "B", "tokens/s"),
-                (
-                    (name, str(branches), f"{rate:.0f}")
-                    for name, branches, rate in results.end_to_end
-                ),
-            ),
+        cells = [
+            (
+                w.name,
+                f"{w.branches}",
+                f"{w.rate:.0f}",
+                f"{w.most:.0f}",
+                f"{100 * w.rate / w.most:.0f}",
+            )
+            for w in results.end_to_end
         ]
+        lines += ["", *_columns(("end to end", "B", "tokens/s", "byte bound", "%"), cells)]
     if results.small:
         head = ("kernel", "us", "min-MB", "GB/s", "bound us", "torch us")
         lines += ["", *_columns(head, map(_small, results.small))]
@@ -86,7 +97,7 @@ def tables(results: Results) -> list[str]:
 def _cells(row: Row, results: Results) -> list[str]:
     case, error = row.case, "" if row.error is None else f"{row.error:.0e}"
     head = [case.name, str(case.branches), row.method]
-    floor, target = f"{1e6 * case.floor():.1f}", "" if case.most_ms is None else f"{case.most_ms}"
+    floor, target = f"{1e6 * case.floor():.1f}", _target(row, results)
     if row.seconds is None:
         return [*head, *[""] * 8, floor, target, error]
     copy = results.ceilings.copy if results.ceilings else EXPECTED_COPY
@@ -107,14 +118,34 @@ def _cells(row: Row, results: Results) -> list[str]:
     ]
 
 
+def _target(row: Row, results: Results) -> str:
+    """What kernels.md asks of the tree plan, and whether it is so."""
+    case, said = row.case, []
+    if row.method != "ours tree" or row.seconds is None:
+        return ""
+    if case.most_ms is not None:
+        is_met = 1e3 * row.seconds * case.layers <= case.most_ms
+        said.append(f"<= {case.most_ms} ms {'met' if is_met else 'MISSED'}")
+    times = _ratio(row, results, "ours per-seq")
+    if case.least_ratio is not None and times is not None:
+        is_met = times >= case.least_ratio
+        said.append(f">= {case.least_ratio}x {'met' if is_met else 'MISSED'}")
+    return ", ".join(said)
+
+
 def _times(row: Row, results: Results, peer: str) -> str:
+    times = _ratio(row, results, peer)
+    return "" if times is None else f"{times:.2f}x"
+
+
+def _ratio(row: Row, results: Results, peer: str) -> float | None:
     """How many times as fast as the best of the methods whose names begin so."""
     peers = [
         other.seconds
         for (case, method), other in results.rows.items()
         if case == row.case.name and method.startswith(peer) and other.seconds
     ]
-    return f"{min(peers) / row.seconds:.2f}x" if peers and row.seconds else ""
+    return min(peers) / row.seconds if peers and row.seconds else None
 
 
 def _small(each: Small) -> list[str]:

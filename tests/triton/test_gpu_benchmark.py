@@ -14,8 +14,9 @@ from torch import Tensor
 
 from benchmarks import gpu
 from benchmarks import gpu_end_to_end as whole
-from benchmarks.gpu_cases import TINY_MAIN, TINY_OTHERS, Case, Values, Work, grow, reference
+from benchmarks.gpu_cases import MAIN, TINY_MAIN, TINY_OTHERS, Case, Values, Work, grow, reference
 from benchmarks.gpu_methods import Ours, Prepared, TwoLaunches
+from benchmarks.gpu_report import Results, tables
 from benchmarks.gpu_timing import Budget, GraphTimer
 from radchat_kernels.tiles import Gpu
 
@@ -175,6 +176,20 @@ def test_a_graph_is_captured_once_and_replayed() -> None:
     assert runs == ["side", "side", "main"]  # two before the capture, one in it
     assert cuda.done.index("capture") > cuda.done.index("wait")
     assert cuda.replays == 7  # two of them not counted
+
+
+def test_targets_are_said_with_the_figures() -> None:
+    case, results = MAIN[-1], Results()
+    results.row(case, "ours per-seq").seconds = 12e-3 / case.layers
+    results.row(case, "ours tree").seconds = 1.05e-3 / case.layers
+    header, _, line = tables(results)[-3:]
+    assert line.startswith(case.name)
+    assert " 11.43x " in line
+    assert "<= 1.1 ms met, >= 11.0x met" in line
+    assert f"{case.least_bytes() * 32 / 1e9:.3f}" == "3.255"  # kernels.md: 3.22 GB, without q and o
+    assert header.split()[:3] == ["case", "B", "method"]
+    results.row(case, "ours tree").seconds = 1.2e-3 / case.layers
+    assert "<= 1.1 ms MISSED, >= 11.0x MISSED" in tables(results)[-1]
 
 
 def test_a_part_is_run_only_with_its_time_left() -> None:
