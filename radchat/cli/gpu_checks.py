@@ -69,7 +69,7 @@ def of_executor(here: Here, config: Config, cli: Cli) -> Iterator[Finding]:
         text = f"triton is set {by}, and has no kernels for the CPU: no model loads"
         yield Finding("executor", "broken", text, undo(cli, "executor"))
     elif asked == "auto" and on_gpu and here.triton is None:
-        yield Finding("executor", "warning", f"torch, slower: {found}", pip)
+        yield Finding("executor", "warning", f"torch, without kernels: {found}", pip)
     elif asked == "torch":
         yield Finding("executor", "ok", f"torch, as set {by}; {found}")
     elif on_gpu or asked == "triton":
