@@ -109,7 +109,7 @@ def crowd() -> list[Request]:
 def run(engine: Engine, requests: Sequence[Request]) -> list[Event]:
     for request in requests:
         engine.submit(request)
-    return drain(engine, max_steps=3000)
+    return drain(engine, max_steps=1200)
 
 
 def same(events: Sequence[Event], wanted: Sequence[Event], request: Request) -> None:
@@ -290,7 +290,7 @@ def test_whatever_memory_comes_and_goes_nothing_is_lost(seed: int) -> None:
             name = dice.choice(requests).id
             if engine.abort(name):
                 gone.add(name)
-    events += drain(engine, max_steps=3000)
+    events += drain(engine, max_steps=1200)
     for request in requests:
         if request.id not in gone:
             same(events, wanted, request)
