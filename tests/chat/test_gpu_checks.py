@@ -99,7 +99,7 @@ def test_the_device_that_will_be_used_is_said_with_the_reason(
         (NOTHING, {}, "ok", "torch: on a CPU it is used alone; triton 3.9.0", None),
         (NO_TRITON, {}, "ok", "triton is not installed", None),
         (NVIDIA, {}, "ok", "triton 3.9.0; --imports tries it", None),
-        (BARE, {}, "warning", "torch, without kernels: triton is not installed", "install 'triton>=3.6'"),
+        (BARE, {}, "warning", "torch, without kernels: triton is not installed", "'triton>=3.6'"),
         (NVIDIA, {"RADCHAT_EXECUTOR": "torch"}, "ok", "torch, as set (RADCHAT_EXECUTOR)", None),
         (BARE, {"RADCHAT_EXECUTOR": "triton"}, "broken", "not installed", "install 'triton>=3.6'"),
         (NOTHING, {"RADCHAT_EXECUTOR": "triton"}, "broken", "no kernels for the CPU",
