@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+import time
 from array import array
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 
@@ -148,6 +149,7 @@ class Bench:
         pool_tokens: int = 2048,
         *,
         on: TinyModel | None = None,
+        clock: Callable[[], float] = time.monotonic,
         **options: Any,
     ) -> None:
         """``on``: a model of ``kind`` and ``dtype`` that runs otherwise than by default."""
@@ -161,6 +163,7 @@ class Bench:
             self.cache,
             ByteTokenizer().text,
             options=SchedulerOptions(**{"chunk_tokens": CHUNK, **options}),
+            clock=clock,
             check=True,
             device=Device(self.model.device),
             executor=self.model.executor,

@@ -6,9 +6,11 @@ are NaN, and every step is recounted.
 
 from __future__ import annotations
 
+import random
 from array import array
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +39,7 @@ from radchat_kernels.plan import Plan
 from radchat_kernels.torch_executor import TorchExecutor
 from radchat_kernels.triton_executor import TritonExecutor
 from tests.engine.bench import PAGE, Bench, GeneralTinyModel, TinyModel, prompt
-from tests.fakes import drain, finished
+from tests.fakes import LogicalClock, drain
 from tests.models import making
 
 SMALL = {
@@ -89,9 +91,10 @@ class Twins:
     ):
         self.launches = Counting()
         self.model = self._made(kind, TritonExecutor("cpu", launch=self.launches), config or {})
-        self.bench = Bench(torch.float32, kind, on=self.model, **options)
-        self.plain = Bench(
-            torch.float32, kind, on=self._made(kind, TorchExecutor(), config or {}), **options
+        plain = self._made(kind, TorchExecutor(), config or {})
+        self.bench, self.plain = (
+            Bench(torch.float32, kind, on=model, clock=LogicalClock(), **options)
+            for model in (self.model, plain)
         )
 
     def _made(self, kind: str, executor: Executor, config: dict[str, Any]) -> Any:
@@ -124,6 +127,18 @@ def said(events: Sequence[Event]) -> Said:
     return {
         (e.request_id, e.choice): (found.get((e.request_id, e.choice), []), e.reason) for e in ends
     }
+
+
+def held(requests: Sequence[Request], bench: Bench, *, cancels: bool) -> list[Event]:
+    """All at once; ``cancels``: the first of them soon after it began."""
+    for request in requests:
+        bench.engine.submit(request)
+    events = [event for _ in range(4) for event in bench.engine.step()]
+    if cancels:
+        bench.engine.abort(requests[0].id)
+    events += drain(bench.engine)
+    bench.engine.check_idle()
+    return events
 
 
 def cached(events: Sequence[Event]) -> int:
@@ -203,19 +218,10 @@ def test_a_tree_of_three_levels_decodes_at_once_in_two_launches_a_layer() -> Non
 def test_one_of_several_is_cancelled() -> None:
     twins = Twins()
     head = prompt(1, 40)
-
-    def act(bench: Bench) -> list[Event]:
-        asked = [bench.request(head + prompt(n, 3), 8) for n in range(3)]
-        for request in asked:
-            bench.engine.submit(request)
-        events = [event for _ in range(5) for event in bench.engine.step()]
-        bench.engine.abort(asked[1].id)
-        events += drain(bench.engine)
-        bench.engine.check_idle()
-        assert finished(events, asked[1].id).reason is FinishReason.ABORT
-        return events
-
-    twins.both(act)
+    asked = [twins.bench.request(head + prompt(n, 3), 8) for n in range(3)]
+    told = said(twins.both(partial(held, asked, cancels=True)))
+    reasons = [reason for _, reason in told.values()]
+    assert sorted(reasons) == sorted([FinishReason.ABORT, *[FinishReason.LENGTH] * 2])
 
 
 @pytest.mark.parametrize(
@@ -258,6 +264,24 @@ def test_a_plan_serves_many_steps_of_decoding() -> None:
     twins.say(prompt(1, 20), length=24)
     assert twins.plain.engine.plans_made == 24
     assert twins.bench.engine.plans_made <= 3
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2, 3))])
+def test_a_life_of_forks_in_a_small_pool(seed: int) -> None:
+    """Turns that go on from any turn before, cut anywhere; several at once, some cancelled."""
+    twins = Twins(pool_tokens=14 * PAGE)
+    chance = random.Random(seed)
+    paths = [prompt(seed, 30)]
+    for turn in range(6):
+        asked = []
+        for _ in range(chance.randint(1, 4)):
+            path = chance.choice(paths)
+            path = path[: chance.randint(len(path) // 2, min(len(path), 80))]
+            asked.append(path + prompt(chance.randrange(1000), chance.randint(1, 30)))
+        params = SamplingParams(max_tokens=5, temperature=chance.choice([0.0, 1.0]), seed=turn)
+        requests = [Request(f"{turn}.{n}", ids, params) for n, ids in enumerate(asked)]
+        told = said(twins.both(partial(held, requests, cancels=chance.random() < 0.5)))
+        paths += [ids + array("I", told[f"{turn}.{n}", 0][0]) for n, ids in enumerate(asked)]
 
 
 def test_weights_in_4_bits(tmp_path: Path) -> None:
