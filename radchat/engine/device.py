@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from radchat.engine.memory import available
-from radchat.errors import ConfigInvalid
 
 _FULL = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
 _ALIGNED = 2  # int64 values: kernels read from addresses divisible by 16 in larger words
@@ -34,17 +33,9 @@ class Device:
         self.name = str(cuda.get_device_name()) if self._cuda else ""
 
     @classmethod
-    def choose(cls, asked: str = "auto", cuda: Any = torch.cuda) -> Device:
-        """auto: the GPU if torch sees one. Raises ConfigInvalid where ``asked`` can't be had."""
-        if asked not in ("auto", "cpu", "cuda"):
-            raise ConfigInvalid(f"device {asked!r}: want auto, cpu or cuda (RADCHAT_DEVICE)")
-        sees_one = asked != "cpu" and cuda.is_available()
-        if asked == "cuda" and not sees_one:
-            raise ConfigInvalid(
-                f"device cuda can't be had: {why_no_gpu()}; set device (RADCHAT_DEVICE) to auto "
-                "or cpu"
-            )
-        return cls("cuda" if sees_one else "cpu", cuda)
+    def best(cls, cuda: Any = torch.cuda) -> Device:
+        """The GPU if torch sees one, else the CPU."""
+        return cls("cuda" if cuda.is_available() else "cpu", cuda)
 
     def __str__(self) -> str:
         return f"{self.type} ({self.name})" if self.name else self.type

@@ -47,7 +47,7 @@ def _device(asked: str, cuda: Any) -> tuple[Device, str]:
     if asked == "cpu":
         return Device("cpu"), "the CPU is asked for"
     try:
-        found, reason = Device.choose("auto", cuda), why_no_gpu()
+        found, reason = Device.best(cuda), why_no_gpu()
     except RuntimeError as error:  # torch sees one, and its driver does not take it
         found, reason = Device("cpu"), f"the GPU can't be used ({error})"
     if found.type == "cuda":

@@ -13,7 +13,6 @@ from radchat.engine.device import Device, DeviceFull
 from radchat.engine.kv_pool import KVPool
 from radchat.engine.memory import available
 from radchat.engine.runner import Runner
-from radchat.errors import ConfigInvalid
 from radchat_kernels.plan import Limits, Plan
 from tests.engine.bench import Bench, TinyModel, prompt
 from tests.fakes import drain
@@ -49,18 +48,9 @@ class Cuda:
 
 
 def test_a_gpu_is_taken_where_there_is_one_and_said_by_name() -> None:
-    assert str(Device.choose("auto", Cuda())) == "cuda (NVIDIA H200)"
-    assert str(Device.choose("cuda", Cuda())) == "cuda (NVIDIA H200)"
-    assert str(Device.choose("cpu", Cuda())) == "cpu"
-    assert str(Device.choose("auto", Cuda(sees_one=False))) == "cpu"
-
-
-def test_a_device_that_cannot_be_had_is_refused_with_the_way_out() -> None:
-    with pytest.raises(ConfigInvalid, match=r"cuda can't be had: torch .*RADCHAT_DEVICE") as told:
-        Device.choose("cuda", Cuda(sees_one=False))
-    assert told.value.exit_code == 52
-    with pytest.raises(ConfigInvalid, match="'gpu': want auto, cpu or cuda"):
-        Device.choose("gpu")
+    assert str(Device.best(Cuda())) == "cuda (NVIDIA H200)"
+    assert str(Device("cpu", Cuda())) == "cpu"
+    assert str(Device.best(Cuda(sees_one=False))) == "cpu"
 
 
 def test_what_torch_keeps_for_later_counts_as_free() -> None:
