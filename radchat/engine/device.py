@@ -30,7 +30,11 @@ class Device:
         """``cuda``: torch's, or a stand-in for tests."""
         self.type = type
         self._cuda = cuda if type == "cuda" else None
-        self.name = str(cuda.get_device_name()) if self._cuda else ""
+        self.name = ""
+        self._place = torch.device(type)
+        if self._cuda is not None:
+            self.name = str(cuda.get_device_name())
+            self._place = torch.device(type, cuda.current_device())
 
     @classmethod
     def best(cls, cuda: Any = torch.cuda) -> Device:
@@ -50,8 +54,8 @@ class Device:
             joined.extend(values)
         host = torch.frombuffer(joined, dtype=torch.int64)
         if self._cuda is not None:
-            host = host.pin_memory()
-        there = host.to(self.type, non_blocking=True)
+            host = torch.empty(len(joined), dtype=torch.int64, pin_memory=True).copy_(host)
+        there = host.to(self._place, non_blocking=True)
         return [there.narrow(0, begin, count) for begin, count in spans]
 
     def free_bytes(self) -> int:

@@ -7,6 +7,7 @@ from array import array
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from radchat.engine.batch import Work
 from radchat.engine.device import Device, DeviceFull
@@ -30,6 +31,9 @@ class Cuda:
 
     def get_device_name(self) -> str:
         return "NVIDIA H200"
+
+    def current_device(self) -> int:
+        return 0
 
     def mem_get_info(self) -> tuple[int, int]:
         return 1000, 9000
@@ -77,6 +81,13 @@ def test_lists_go_up_together_each_at_an_address_that_wide_reads_take() -> None:
     assert len({each.untyped_storage().data_ptr() for each in tensors if len(each)}) == 1
 
 
+def test_to_a_gpu_they_go_from_pinned_memory() -> None:
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        tensors = Device("cuda", Cuda()).upload([5], [1, 2, 3])
+    assert {str(each.device) for each in tensors} == {"cuda:0"}
+    assert [len(each) for each in tensors] == [1, 3]
+
+
 # -- a step that is too much ----------------------------------------------------------------------
 
 
@@ -84,6 +95,7 @@ class Small(TinyModel):
     """Has no memory for a step of more rows than ``room``."""
 
     room = 1000
+    error: Exception = torch.OutOfMemoryError("tried to allocate 20.00 MiB")
 
     def forward(
         self,
@@ -95,7 +107,7 @@ class Small(TinyModel):
         logit_rows: Tensor,
     ) -> Tensor:
         if len(ids) > self.room:
-            raise torch.OutOfMemoryError("tried to allocate 20.00 MiB")
+            raise self.error
         return super().forward(ids, positions, slots, plan, pool, logit_rows)
 
 
@@ -131,9 +143,9 @@ def test_a_step_that_the_device_has_no_memory_for_counts_nothing_and_can_run_aga
 
 
 def test_another_error_of_a_step_is_passed_on_as_it_is() -> None:
-    bench = Bench(torch.float32, on=Small("llama", torch.float32))
+    model = Small("llama", torch.float32)
+    model.room, model.error = 0, RuntimeError("a lost device")
+    bench = Bench(torch.float32, on=model)
     bench.engine.submit(bench.request(prompt(1, 50), 4))
-    work = bench.engine._scheduler.schedule(0.0).work
-    runner = Runner(bench.model, bench.pool, Device("nowhere"), Limits())
-    with pytest.raises(RuntimeError, match="nowhere"):
-        runner.run(work)
+    with pytest.raises(RuntimeError, match="a lost device"):
+        bench.engine.step()
