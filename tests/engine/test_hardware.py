@@ -35,6 +35,9 @@ class Cuda:
             raise RuntimeError("CUDA driver initialization failed")
         return str(self._name)
 
+    def current_device(self) -> int:
+        return 0
+
 
 def test_a_gpu_that_is_there_is_taken_and_named() -> None:
     found = choose("auto", "torch", Cuda())
