@@ -103,7 +103,7 @@ def _made(kind: str, dtype: torch.dtype = torch.float32, vocab_size: int = 256) 
     config = general_config(kind, vocab_size=vocab_size)
     auto: Any = transformers.AutoModelForCausalLM
     with torch.random.fork_rng():
-        torch.manual_seed(0)  # some classes draw a bias
+        torch.manual_seed(1)  # some classes draw a bias: one with which no row is near two experts
         return auto.from_config(
             CONFIG_MAPPING[config["model_type"]].from_dict(config),
             attn_implementation="eager",
