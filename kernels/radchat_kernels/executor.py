@@ -7,11 +7,14 @@ Both run the same plan on the same pool. Choosing imports what is chosen, and no
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from torch import Tensor
 
 from radchat_kernels.plan import Limits, Plan
+
+if TYPE_CHECKING:
+    from radchat_kernels.tiles import Gpu
 
 Activation = Literal["silu", "gelu", "gelu_tanh"]
 
@@ -131,29 +134,34 @@ class Unavailable(Exception):
     """What was asked for can't be had here; the message says why, in a few words."""
 
 
-def choose(device_type: str, asked: str = "auto") -> Executor:
+def choose(device_type: str, asked: str = "auto", gpu: Gpu | None = None) -> Executor:
     """The executor for tensors on ``cpu`` or ``cuda``.
 
-    auto: on a GPU the kernels where Triton can run them, else torch. Raises Unavailable.
+    auto: on a GPU the kernels where Triton can run them, else torch. ``gpu``: None asks the
+    device. Raises Unavailable.
     """
     if asked not in ("auto", "torch", "triton"):
         raise Unavailable(f"executor {asked!r}: want auto, torch or triton")
     if asked == "torch":
         return _torch("asked for")
     if asked == "auto" and device_type != "cuda":
-        return _torch("no GPU")
+        return _torch("the device is the CPU")
     from radchat_kernels import _triton
 
     reason = _triton.why_not(device_type)
     if not reason:
         from radchat_kernels.triton_executor import TritonExecutor
 
-        made = TritonExecutor(device_type)
-        words = ["asked for" if asked == "triton" else "a GPU"]
-        words += ["interpreted"] if _triton.INTERPRETED else []
-        words += [made.why] if made.why else []
-        made.why = ", ".join(words)
-        return made
+        try:
+            made = TritonExecutor(device_type, gpu=gpu)
+        except Unavailable as error:
+            reason = str(error)
+        else:
+            words = ["asked for" if asked == "triton" else "a GPU"]
+            words += ["interpreted"] if _triton.INTERPRETED else []
+            words += [made.why] if made.why else []
+            made.why = ", ".join(words)
+            return made
     if asked == "triton":
         raise Unavailable(reason)
     return _torch(reason)

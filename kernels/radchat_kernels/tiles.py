@@ -1,6 +1,7 @@
 """Tile sizes of the attention kernels by architecture and head dimension.
 
 Chosen from compiled code (registers, spills, shared memory; the README's table), not measured.
+AMD's were compiled for gfx942 alone.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from typing import Any
 from radchat_kernels._triton import power_of_two
 
 KNOWN = ("sm80", "sm86", "sm89", "sm90", "sm100", "sm120", "gfx942")
+OLDEST = 8.0  # compute capability: on 7.5 the tiles spill in loops, or have no room
+CDNA = re.compile("gfx9(0a|4.|5.)")  # AMD's with the matrix unit and the registers of gfx942
 LARGE = ("sm90", "sm100")  # registers and shared memory for 128 query rows at a head_dim of 128
 
 
@@ -90,6 +93,16 @@ class Gpu:
         if not name.startswith("gfx"):
             name = f"sm{properties.major}{properties.minor}"
         return Gpu(name, properties.multi_processor_count)
+
+    def why_not(self) -> str:
+        """Why no known architecture's tiles fit this one; empty: some do."""
+        vendor, number = ("", 0) if self.arch == "interpret" else _split(self.arch)
+        if vendor == "sm" and number < 10 * OLDEST:
+            has = f"{number // 10}.{number % 10}"
+            return f"the kernels want compute capability {OLDEST}, this GPU has {has}"
+        if vendor == "gfx" and not CDNA.fullmatch(self.arch):
+            return f"the kernels want AMD's gfx90a, gfx94x or gfx95x, this GPU is {self.arch}"
+        return ""
 
     def tiled_as(self) -> str:
         """The known architecture whose tiles this gets: its own, or the newest before it."""

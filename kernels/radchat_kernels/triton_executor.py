@@ -7,7 +7,7 @@ from torch import Tensor
 
 from radchat_kernels import attn, cache, fused, int4, sample
 from radchat_kernels._triton import INTERPRETED, Launcher, launch
-from radchat_kernels.executor import Activation, HeadNorm, Heads, Packed4
+from radchat_kernels.executor import Activation, HeadNorm, Heads, Packed4, Unavailable
 from radchat_kernels.plan import Limits, Plan
 from radchat_kernels.tiles import Gpu, Tiles
 
@@ -28,10 +28,15 @@ class TritonExecutor:
         launch: Launcher = launch,
         gpu: Gpu | None = None,
     ) -> None:
-        """``tiles``: for every head_dim, in place of the table's. ``gpu``: None asks the device."""
+        """``tiles``: for every head_dim, in place of the table's. ``gpu``: None asks the device.
+
+        Raises Unavailable where the kernels don't fit it.
+        """
         if gpu is None and device_type == "cpu" and INTERPRETED:
             gpu = Gpu("interpret", 2)
         self._gpu = gpu or Gpu.of(torch.cuda.get_device_properties(torch.cuda.current_device()))
+        if reason := self._gpu.why_not():
+            raise Unavailable(reason)
         self._arch = self._gpu.tiled_as()
         self._tiles = tiles
         self._launch = launch

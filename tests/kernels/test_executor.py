@@ -22,7 +22,7 @@ def test_a_cpu_has_the_torch_executor_and_triton_is_not_imported() -> None:
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", code]
     ran = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
-    assert ran.stdout.strip() == "torch, no GPU, False"
+    assert ran.stdout.strip() == "torch, the device is the CPU, False"
 
 
 def test_what_was_asked_for_is_said() -> None:

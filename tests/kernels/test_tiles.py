@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from radchat_kernels.executor import Heads
+from radchat_kernels.executor import Heads, Unavailable
 from radchat_kernels.tiles import KNOWN, Gpu, Tiles
 from radchat_kernels.triton_executor import TritonExecutor
 
@@ -42,7 +42,6 @@ def test_a_device_is_named_by_its_properties() -> None:
     ("arch", "known"),
     [
         ("sm90", "sm90"),
-        ("sm75", "sm80"),
         ("sm87", "sm86"),
         ("sm103", "sm100"),
         ("sm121", "sm120"),
@@ -57,6 +56,22 @@ def test_an_unknown_architecture_has_the_tiles_of_the_newest_before_it(
     gpu = Gpu(arch, 100)
     assert gpu.tiled_as() == known
     assert TritonExecutor("cuda", gpu=gpu).note == ("" if arch == known else f"{arch} as {known}")
+
+
+@pytest.mark.parametrize(
+    ("arch", "said"),
+    [
+        ("sm75", "want compute capability 8.0, this GPU has 7.5"),
+        ("sm61", "want compute capability 8.0, this GPU has 6.1"),
+        ("gfx1100", "want AMD's gfx90a, gfx94x or gfx95x, this GPU is gfx1100"),
+        ("gfx908", "this GPU is gfx908"),
+        ("gfx1250", "this GPU is gfx1250"),
+    ],
+)
+def test_a_gpu_that_no_tiles_fit_is_refused(arch: str, said: str) -> None:
+    with pytest.raises(Unavailable, match=said):
+        TritonExecutor("cuda", gpu=Gpu(arch, 40))
+    assert not any(Gpu(known, 40).why_not() for known in (*KNOWN, "sm87", "gfx90a", "interpret"))
 
 
 def test_plans_for_a_gpu_share_grow_and_fill_it() -> None:

@@ -10,8 +10,9 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from radchat_kernels.attn import attend
+from radchat_kernels.executor import Unavailable, choose
 from radchat_kernels.plan import Segment, plan
-from radchat_kernels.tiles import Tiles
+from radchat_kernels.tiles import Gpu, Tiles
 from radchat_kernels.triton_executor import TritonExecutor
 from tests.triton.guarded import Launches
 from tests.triton.steps import SMALL, TOLERANCE, Step
@@ -175,3 +176,12 @@ def test_the_executor_hands_its_launcher_and_tiles_on() -> None:
     got = executor.attend(step.q, k, v, step.plan(), step.positions, step.scale)
     assert torch.equal(got, step.check(Launches()))
     assert [call.consts.get("BLOCK_N") for call in launches.calls] == [16, None]
+
+
+def test_a_gpu_that_no_tiles_fit_has_the_torch_executor_and_says_why() -> None:
+    reason = "the kernels want compute capability 8.0, this GPU has 7.5"
+    found = choose("cuda", gpu=Gpu("sm75", 40))
+    assert (found.name, found.why) == ("torch", reason)
+    with pytest.raises(Unavailable, match=reason):
+        choose("cuda", "triton", Gpu("sm75", 40))
+    assert choose("cuda", gpu=Gpu("sm86", 40)).name == "triton"
