@@ -100,7 +100,7 @@ class Ours:
         self._decoder = Decoder(self._config, weights, dtype, device, executor)
         config = self._config
         heads = Heads(config.num_heads, config.num_kv_heads, config.head_dim)
-        self._limits = executor.limits(heads)
+        self._limits = executor.limits(heads, dtype.itemsize)
         self._device, self._dtype, self._prompt = device, dtype, prompt
 
     def rate(self, branches: int, steps: int) -> float:

@@ -64,9 +64,10 @@ class Ours:
         heads = work.case.heads
         tiles = self.change(Tiles.of(self.gpu.tiled_as(), heads.head_dim, work.q.element_size()))
         executor = TritonExecutor(work.q.device.type, tiles, self.launch, self.gpu)
-        limits = replace(executor.limits(heads), shared=self.shared)
+        limits = replace(executor.limits(heads, work.q.element_size()), shared=self.shared)
         if self.chunk is not None:
-            limits = replace(limits, chunk=(self.chunk, self.chunk))
+            # those of wide items are twice as long, whatever the device
+            limits = replace(limits, chunk=(self.chunk, self.chunk), programs=1 << 30)
         began = time.perf_counter()
         step = planned(work, limits, self.levels)
         notes = {"plan_ms": 1e3 * (time.perf_counter() - began), "items": len(step.items)}

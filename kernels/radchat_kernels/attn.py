@@ -61,7 +61,7 @@ def attend(
     }
     launch(
         attend_kernel,
-        (num_kv_heads, work.num_items),
+        (work.num_items * num_kv_heads,),
         [
             *(q, k, v, o, work.mid_o, work.mid_lse),
             *(work.items, work.rows, work.pages, positions, work.n_items),
@@ -75,6 +75,7 @@ def attend(
         ],
         {
             **consts,
+            "HKV": num_kv_heads,
             "G": group,
             "PAGE": page_size,
             "BLOCK_M": work.narrow.block_m if work.narrow else 0,
@@ -143,7 +144,7 @@ class _Sent:
 
 
 def _sent(plan: Plan, q: Tensor, tiles: Tiles, group: int, *, direct: bool) -> _Sent:
-    key = f"triton {tuple(q.shape)} {group} {direct}"
+    key = "triton", tuple(q.shape), q.dtype, group, direct, tiles
     found = plan.scratch.get(key)
     if found is None:
         found = plan.scratch[key] = _send(plan, q, tiles, group, direct=direct)

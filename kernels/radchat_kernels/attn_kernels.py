@@ -180,18 +180,18 @@ def attend_kernel(
     stride_qt, stride_qh, stride_ot, stride_oh,
     stride_kp, stride_kt, stride_kh, stride_vp, stride_vt, stride_vh,
     stride_ms, stride_mh, stride_ls,
-    G: tl.constexpr, D: tl.constexpr, D_PAD: tl.constexpr, PAGE: tl.constexpr,
+    HKV: tl.constexpr, G: tl.constexpr, D: tl.constexpr, D_PAD: tl.constexpr, PAGE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, WIDE_M: tl.constexpr, WIDE_N: tl.constexpr,
     I64: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, HAS_SOFTCAP: tl.constexpr,
     UPCAST: tl.constexpr,
 ):  # fmt: skip
-    """K1, grid (HKV, items): a narrow tile where an item fits in BLOCK_M queries, else a wide one.
+    """K1, grid (items × HKV): a narrow tile where an item fits in BLOCK_M queries, else a wide one.
 
     BLOCK_M or WIDE_M 0: there is no such item, and no code for one. Heads of one item run side
-    by side.
+    by side. One axis, the only one on which CUDA takes more than 65,535 programs.
     """
-    kvh = tl.program_id(0)
-    item = tl.program_id(1)
+    kvh = tl.program_id(0) % HKV
+    item = tl.program_id(0) // HKV
     if item >= tl.load(n_items_ptr):
         return
     item_ptr = items_ptr + item * 8

@@ -39,12 +39,14 @@ def chunk_tokens(items: Sequence[Item], limits: Limits) -> tuple[int, int]:
     """Tokens of a chunk of items that fit a small tile, and of the others.
 
     Tokens × row tiles × KV heads of all of them, over the programs that run at once. The others'
-    chunks are twice as long at least: they write more.
+    chunks are twice as long at least, and have no upper bound: each writes a partial result of
+    all its rows, and where rows alone fill the device there is nothing to gain by it.
     """
     assert limits.chunk is not None
     least, most = limits.chunk
     work = [0, 0]
-    rows_of_tile = limits.wide // limits.group
+    large = limits.extend if any(item.causal for item in items) else limits.wide
+    rows_of_tile = large // limits.group
     for item in items:
         if not item.causal:
             tiles = -(-len(item.rows) // rows_of_tile)
@@ -53,7 +55,7 @@ def chunk_tokens(items: Sequence[Item], limits: Limits) -> tuple[int, int]:
         _round_up(-(-tokens * limits.num_kv_heads // limits.programs), limits.block_tokens)
         for tokens in work
     )
-    return min(max(narrow, least), most), min(max(wide, 2 * least), most)
+    return min(max(narrow, least), most), max(wide, 2 * least)
 
 
 def _is_wide(item: Item, limits: Limits) -> bool:

@@ -55,8 +55,8 @@ class Executor(Protocol):
     name: str  # torch, triton
     why: str  # it is this one, in a few words
 
-    def limits(self, heads: Heads) -> Limits:
-        """What plans for attention of this shape should look like here."""
+    def limits(self, heads: Heads, element_size: int) -> Limits:
+        """What plans for attention of this shape, of elements of so many bytes, look like here."""
         ...
 
     def attend(

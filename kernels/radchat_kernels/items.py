@@ -47,10 +47,11 @@ class Limits:
 
     shared: bool = False  # rows that share a run of tokens read it once
     fold_below: int = 0  # tokens: shared runs at least as long always stay one (``grouping``)
-    chunk: tuple[int, int] | None = None  # least and most tokens of an item; None: not split
+    chunk: tuple[int, int] | None = None  # tokens of an item, and most of a narrow one; None: any
     block_tokens: int = 64  # chunks are multiples of this
     narrow: int = 16  # query rows × group that a small tile holds
     wide: int = 64  # and a large one
+    extend: int = 64  # and a large one in plans with causal items
     group: int = 1  # query heads on a KV head
     num_kv_heads: int = 1
     programs: int = 1  # that run at once on the device

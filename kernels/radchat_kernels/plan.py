@@ -33,7 +33,7 @@ class Plan:
     window: int | None = None
     limits: Limits = PER_SEQUENCE
     num_tokens: int = 0  # of the longest path; as long as it may get where rows grow
-    scratch: dict[str, object] = field(default_factory=dict, repr=False)
+    scratch: dict[object, object] = field(default_factory=dict, repr=False)
     """What an executor computes once from the plan and uses in every layer, under its own key."""
 
     @property

@@ -34,6 +34,10 @@ class Planner:
         self.plans_made += 1
         return made
 
+    def forget(self) -> None:
+        """The last plan, and with it what an executor keeps there: the next step makes another."""
+        self._last = None
+
     def _is_true(self, made: Plan, segments: Sequence[Segment]) -> bool:
         return len(segments) == len(made.segments) and all(
             now.row_begin == then.row_begin

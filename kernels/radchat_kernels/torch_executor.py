@@ -26,7 +26,7 @@ class TorchExecutor:
     linear4 = staticmethod(torch_int4.linear4)
     draw = staticmethod(torch_sample.draw)
 
-    def limits(self, heads: Heads) -> Limits:  # noqa: ARG002 - of whatever shape
+    def limits(self, heads: Heads, element_size: int) -> Limits:  # noqa: ARG002 - of whatever shape
         """Plans as a CPU's caches like them: a sequence by itself."""
         return Limits()
 

@@ -12,7 +12,7 @@ from radchat_kernels.plan import Limits, Plan
 from radchat_kernels.tiles import Gpu, Tiles
 
 FOLD_BELOW = 32  # tokens: reading a run again for each branch costs less than a part of its own
-CHUNK = (128, 2048)  # tokens of an item
+CHUNK = (128, 2048)  # tokens of a narrow item; wide ones have twice as many, or more
 PROGRAMS_PER_SM = 2  # as many of a launch with a wide path fit on an SM at once
 
 
@@ -43,9 +43,9 @@ class TritonExecutor:
         self.note = "" if self._arch == self._gpu.arch else f"{self._gpu.arch} as {self._arch}"
         self.why = self.note
 
-    def limits(self, heads: Heads) -> Limits:
+    def limits(self, heads: Heads, element_size: int) -> Limits:
         group = heads.num_heads // heads.num_kv_heads
-        tiles = self._tiles_of(heads.head_dim).holding(group)
+        tiles = self._tiles_of(heads.head_dim, element_size).holding(group)
         return Limits(
             shared=True,
             fold_below=FOLD_BELOW,
@@ -53,6 +53,7 @@ class TritonExecutor:
             block_tokens=tiles.narrow.block_n,
             narrow=tiles.narrow.block_m,
             wide=tiles.wide.block_m,
+            extend=tiles.extend.block_m,
             group=group,
             num_kv_heads=heads.num_kv_heads,
             programs=PROGRAMS_PER_SM * self._gpu.num_sms,
@@ -116,5 +117,5 @@ class TritonExecutor:
     ) -> Tensor:
         return sample.draw(logits, best, temperature, keep, keys, launch=self._launch)
 
-    def _tiles_of(self, head_dim: int, element_size: int = 2) -> Tiles:
+    def _tiles_of(self, head_dim: int, element_size: int) -> Tiles:
         return self._tiles or Tiles.of(self._arch, head_dim, element_size)

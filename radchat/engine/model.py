@@ -260,7 +260,7 @@ def build_engine(
         blocks=blocks,
         device=model.device,
         executor=model.executor,
-        limits=model.executor.limits(heads_of(config)),
+        limits=model.executor.limits(heads_of(config), model.decoder.dtype.itemsize),
     )
 
 

@@ -83,9 +83,9 @@ class Runner:
                 table[t // size] * size + t % size if t >= lease.computed_len else t % size
                 for t in range(each.start, each.end)
             )
-        attention = self.planner.plan(segments)
 
         def forward() -> Tensor:
+            attention = self.planner.plan(segments)
             ids_t, at, slots_t, rows = self._device.upload(ids, positions, slots, logit_rows)
             with torch.inference_mode():
                 return self._model.forward(ids_t, at, slots_t, attention, self._pool, rows)
@@ -105,7 +105,9 @@ class Runner:
             reason = str(error)
         else:
             return done
-        self._device.release()  # here the error, whose traceback holds the step's tensors, is gone
+        # here the error, whose traceback holds the step's plan and tensors, is gone
+        self.planner.forget()
+        self._device.release()
         raise DeviceFull(reason)
 
 

@@ -167,7 +167,9 @@ class Bench:
             check=True,
             device=Device(self.model.device),
             executor=self.model.executor,
-            limits=self.model.executor.limits(heads_of(self.model.config)),
+            limits=self.model.executor.limits(
+                heads_of(self.model.config), self.pool.data.element_size()
+            ),
         )
         self._named = 0
 

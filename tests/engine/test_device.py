@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from array import array
 
 import pytest
@@ -140,6 +141,48 @@ def test_a_step_that_the_device_has_no_memory_for_counts_nothing_and_can_run_aga
     assert (runner.rows_run, model.decoder.tokens_computed) == (50, 50)
     model.room = 1000
     bench.expect(request, drain(bench.engine))
+
+
+def test_a_full_device_gets_back_what_the_last_plan_has_on_it() -> None:
+    """A plan that grows is kept from step to step, and with it the room for partial results."""
+    bench = Bench(torch.float32)
+    bench.engine.submit(bench.request(prompt(1, 20), 9))
+    bench.engine.step()
+    (work,) = bench.engine._scheduler.schedule(0.0).work
+    kept: list[weakref.ref[Tensor]] = []
+    alive: list[bool] = []
+
+    class Keeping(Small):
+        def forward(
+            self,
+            ids: Tensor,
+            positions: Tensor,
+            slots: Tensor,
+            plan: Plan,
+            pool: KVPool,
+            logit_rows: Tensor,
+        ) -> Tensor:
+            of_the_plan = plan.scratch.setdefault("mine", torch.empty(1))
+            assert isinstance(of_the_plan, Tensor)
+            kept.append(weakref.ref(of_the_plan))
+            if len(kept) == 3:
+                raise torch.OutOfMemoryError("tried to allocate 20.00 MiB")
+            return torch.zeros(1, 1)
+
+    class Looks(Device):
+        def release(self) -> None:
+            super().release()
+            alive.extend(each() is not None for each in kept)
+
+    limits = Limits(growing=True)
+    runner = Runner(Keeping("llama", torch.float32), bench.pool, Looks(), limits)
+    for _ in range(2):
+        runner.run([work])
+    assert kept[0]() is kept[1]() is not None
+    with pytest.raises(DeviceFull):
+        runner.run([work])
+    assert alive == [False] * 3
+    runner.run([work])
 
 
 def test_another_error_of_a_step_is_passed_on_as_it_is() -> None:

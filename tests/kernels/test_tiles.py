@@ -7,6 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from radchat_kernels.executor import Heads, Unavailable
+from radchat_kernels.pack import pack
+from radchat_kernels.plan import Segment, plan
 from radchat_kernels.tiles import KNOWN, Gpu, Tiles
 from radchat_kernels.triton_executor import TritonExecutor
 
@@ -75,8 +77,27 @@ def test_a_gpu_that_no_tiles_fit_is_refused(arch: str, said: str) -> None:
 
 
 def test_plans_for_a_gpu_share_grow_and_fill_it() -> None:
-    limits = TritonExecutor("cuda", gpu=Gpu("sm90", 132)).limits(Heads(32, 8, 128))
+    limits = TritonExecutor("cuda", gpu=Gpu("sm90", 132)).limits(Heads(32, 8, 128), 2)
     assert limits.shared
     assert limits.growing
     assert (limits.group, limits.num_kv_heads, limits.programs) == (4, 8, 264)
-    assert (limits.narrow, limits.wide, limits.block_tokens) == (16, 64, 64)
+    assert (limits.narrow, limits.wide, limits.extend, limits.block_tokens) == (16, 64, 128, 64)
+
+
+def test_plans_in_fp32_are_for_its_tiles() -> None:
+    limits = TritonExecutor("cuda", gpu=Gpu("sm90", 132)).limits(Heads(32, 8, 128), 4)
+    assert (limits.narrow, limits.wide, limits.extend, limits.block_tokens) == (16, 32, 32, 16)
+
+
+@pytest.mark.parametrize(("rows", "context"), [(512, 32_768), (512, 129_024), (2048, 129_024)])
+def test_an_extend_reads_more_of_its_prefix_than_it_writes_partial_results(
+    rows: int, context: int
+) -> None:
+    """Of Llama 3 8B on a GPU of 132 multiprocessors, which its row tiles keep busy."""
+    heads = Heads(32, 8, 128)
+    limits = TritonExecutor("cuda", gpu=Gpu("sm90", 132)).limits(heads, 2)
+    table = range(-(-(context + rows) // 16))
+    work = pack(plan([Segment(0, rows, context, table)], 16, None, limits), rows)
+    assert work.num_items * heads.num_kv_heads >= limits.programs
+    partial = 2 * 4 * work.num_slots * heads.num_heads * (heads.head_dim + 1)
+    assert partial < 2 * 2 * context * heads.num_kv_heads * heads.head_dim

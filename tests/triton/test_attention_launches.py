@@ -34,7 +34,8 @@ def test_a_tree_of_three_levels_takes_two_launches() -> None:
     assert names(launches) == ["attend_kernel", "merge_kernel"]
     call = launches.calls[0]
     assert (call.consts["BLOCK_M"], call.consts["WIDE_M"]) == (16, 32)
-    assert call.grid[1] > len(made.items)
+    assert call.grid == (16,)
+    assert len(made.items) < 16
 
 
 def test_rows_of_one_part_each_take_one_launch() -> None:
@@ -80,6 +81,20 @@ def test_a_plan_goes_to_the_device_once() -> None:
     assert made.scratch == before
 
 
+def test_a_plan_is_sent_again_for_other_tiles_or_another_dtype() -> None:
+    step = Step(LEAVES, TREE)
+    made = step.plan()
+    large = Tiles.of("interpret", 16)
+    for tiles in (SMALL, large):
+        launches = Launches()
+        step.check(launches, made, tiles=tiles)
+        assert launches.calls[0].consts["WIDE_M"] in (0, tiles.wide.block_m)
+        assert launches.calls[0].consts["BLOCK_N"] == tiles.narrow.block_n
+    step.pool, step.q, step.dtype = step.pool.half(), step.q.half(), torch.float16
+    step.check(Launches(), made)
+    assert len(made.scratch) == 4  # and the positions
+
+
 def test_offsets_of_64_bits_give_the_same() -> None:
     class Wide(Launches):
         def __call__(
@@ -115,6 +130,19 @@ def test_a_large_pool_has_offsets_of_64_bits() -> None:
 
     assert flags(2**23 - 2**13) == [False]
     assert flags(2**23) == [True]
+
+
+def test_more_items_than_a_second_axis_has_room_for() -> None:
+    """CUDA's grids: 2^31 - 1 by 65,535 by 65,535. Here 80,000 rows by themselves, of two heads."""
+    grids: list[tuple[int, ...]] = []
+    q, pool = torch.empty(80_000, 4, 16), torch.empty(2, 1, 16, 2, 16)
+    attend(
+        q, pool[0], pool[1],
+        plan([Segment(row, 1, 3, [0]) for row in range(len(q))], 16),
+        torch.full((len(q),), 3), 1.0, tiles=SMALL,
+        launch=lambda kernel, grid, args, consts, **options: grids.append(grid),
+    )  # fmt: skip
+    assert grids == [(2 * 2**17,)]
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
