@@ -62,7 +62,14 @@ class _Annotations:
         return None
 
 
-jit: Any = _NotLaunchable if triton is None else triton.jit
+def _stand_in(function: Any = None, **_options: Any) -> Any:
+    """Of ``triton.jit``: a decorator, with arguments or by itself."""
+    return _NotLaunchable if function is None else _NotLaunchable(function)
+
+
+# A number of rows, which every step may have another of, is in ``do_not_specialize``: for 1 and for
+# each multiple of 16 there would be compiled code of its own, and a step would wait for it.
+jit: Any = _stand_in if triton is None else triton.jit
 if tl is None:
     tl = _Annotations()
 

@@ -85,11 +85,12 @@ class Capture:
         fixed = dict(consts)
         aligned: list[str] = []
         for name, value in zip(names, args, strict=True):
-            if value is None or (type(value) is int and value == 1):
+            is_special = name not in kernel.do_not_specialize
+            if value is None or (is_special and type(value) is int and value == 1):
                 fixed[name] = value
                 continue
             types[name] = _type_of(value)
-            if _is_aligned(value):
+            if is_special and _is_aligned(value):
                 aligned.append(name)
         self.launches.append(Captured(kernel, types, fixed, tuple(aligned), num_warps, num_stages))
 

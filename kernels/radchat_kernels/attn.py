@@ -19,6 +19,7 @@ from radchat_kernels.attn_kernels import attend_kernel, merge_kernel
 from radchat_kernels.pack import WorkList, pack
 from radchat_kernels.plan import Plan
 from radchat_kernels.tiles import Tile, Tiles
+from radchat_kernels.upload import upload
 
 MIN_ROWS = 64  # of a segment that torch's own attention gets: below, a launch costs more
 LEAST_ITEMS = 16  # of a grid: powers of two from here on, so that steps share their launches
@@ -47,7 +48,12 @@ def attend(
     assert q.stride(2) == k.stride(3) == v.stride(3) == 1
     assert q.dtype == k.dtype == v.dtype
     assert positions.dtype == torch.int64
+    assert positions.shape == (num_rows,)
+    assert positions.is_contiguous()
     assert page_size == plan.page_size
+    if sinks is not None:
+        assert sinks.shape == (num_heads,)
+        assert sinks.is_contiguous()
     if softcap is None and sinks is None and q.dtype != torch.float32 and _is_fresh(plan, num_rows):
         return _attend_fresh(q, k, v, plan, scale)
     work = _sent(plan, q, tiles, group, direct=sinks is None)
@@ -160,7 +166,7 @@ def _send(plan: Plan, q: Tensor, tiles: Tiles, group: int, *, direct: bool) -> _
         wide = replace(wide, block_n=min(wide.block_n, 32))
     limits = replace(plan.limits, narrow=tiles.narrow.block_m, wide=wide.block_m, group=group)
     work: WorkList = pack(replace(plan, limits=limits), len(q), direct=direct)
-    data = _upload(work.data, q.device)
+    data = upload(work.data, q.device)
     views = {name: data.narrow(0, *place) for name, place in work.offsets.items()}
     mid_o = torch.empty(work.num_slots, *q.shape[1:], dtype=torch.float32, device=q.device)
     return _Sent(
@@ -175,14 +181,6 @@ def _send(plan: Plan, q: Tensor, tiles: Tiles, group: int, *, direct: bool) -> _
         narrow=tiles.narrow if work.has_narrow else None,
         wide=wide if work.has_wide else None,
     )
-
-
-def _upload(values: array[int], device: torch.device) -> Tensor:
-    """In one transfer, that nobody waits for."""
-    host = torch.frombuffer(values, dtype=torch.int32)
-    if device.type == "cuda":
-        host = torch.empty(len(values), dtype=torch.int32, pin_memory=True).copy_(host)
-    return host.to(device, non_blocking=True)
 
 
 def _is_fresh(plan: Plan, num_rows: int) -> bool:
@@ -203,7 +201,7 @@ def _attend_fresh(q: Tensor, k: Tensor, v: Tensor, plan: Plan, scale: float) -> 
     tables = [s.table[: -(-s.row_count // plan.page_size)] for s in plan.segments]
     pages = plan.scratch.get("triton fresh")
     if pages is None:
-        pages = _upload(array("i", chain.from_iterable(tables)), q.device)
+        pages = upload(array("i", chain.from_iterable(tables)), q.device)
         plan.scratch["triton fresh"] = pages
     assert isinstance(pages, Tensor)
     outs: list[Tensor] = []

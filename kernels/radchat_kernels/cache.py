@@ -10,11 +10,16 @@ row: D numbers that lie side by side, wherever they are.
 
 from __future__ import annotations
 
+from array import array
+from itertools import chain
+from math import prod
+
 import torch
 from torch import Tensor
 
 from radchat_kernels._triton import INTERPRETED, Launcher, jit, launch, power_of_two, tl
 from radchat_kernels.executor import HeadNorm, Heads
+from radchat_kernels.upload import upload
 
 # Numbers a program takes: a warp's worth of 16-byte loads; all there are for the interpreter,
 # where a program costs milliseconds.
@@ -30,7 +35,7 @@ def _norm(x, inv, weight, ok):
     return x.to(weight.dtype).to(tl.float32)
 
 
-@jit
+@jit(do_not_specialize=("num_rows",))
 def rope_store_kernel(
     qkv_ptr, cos_ptr, sin_ptr, weight_ptr, slots_ptr, q_ptr, k_ptr, v_ptr,
     num_rows, eps, stride_row, stride_slot,
@@ -76,7 +81,7 @@ def rope_store_kernel(
     tl.store(v + D // 2, b, mask=is_v)
 
 
-@jit
+@jit(do_not_specialize=("num_rows",))
 def store_kernel(
     new_k_ptr, new_v_ptr, slots_ptr, k_ptr, v_ptr,
     num_rows, stride_k_row, stride_k_head, stride_v_row, stride_v_head, stride_slot,
@@ -125,8 +130,9 @@ def rope_store(
 ) -> Tensor:
     """``Executor.rope_store``; a program takes about ``block`` numbers."""
     num_heads, num_kv_heads, dim = heads.num_heads, heads.num_kv_heads, heads.head_dim
-    num_all, num_rows = num_heads + 2 * num_kv_heads, len(slots)
+    num_all, num_rows = num_heads + 2 * num_kv_heads, len(qkv)
     cos, sin = angles
+    _check_slots(slots, num_rows)
     assert qkv.shape == (num_rows, num_all * dim)
     assert qkv.stride(1) == 1
     assert qkv.dtype == k.dtype
@@ -177,7 +183,7 @@ def store(
     assert k.shape[2:] == k_new.shape[1:]
     assert k_new.stride(2) == v_new.stride(2) == 1
     assert k_new.dtype == v_new.dtype == k.dtype
-    assert slots.shape == (num_rows,)
+    _check_slots(slots, num_rows)
     if num_rows == 0:
         return
     pad = power_of_two(dim)
@@ -203,15 +209,23 @@ def copy_pages(
     if not pairs:
         return
     assert pool.is_contiguous()
-    assert {source for source, _ in pairs}.isdisjoint(target for _, target in pairs)
-    size = pool[0, 0, 0].numel()
+    targets = {target for _, target in pairs}
+    assert len(targets) == len(pairs), "two programs would write the same page"
+    assert targets.isdisjoint(source for source, _ in pairs)
+    size = prod(pool.shape[3:])
     block = min(block, power_of_two(size))
     launch(
         copy_pages_kernel,
         (len(pairs), pool.shape[0] * pool.shape[1], -(-size // block)),
-        [pool, torch.tensor(pairs, device=pool.device), pool.shape[2]],
+        [pool, upload(array("q", chain.from_iterable(pairs)), pool.device), pool.shape[2]],
         {"SIZE": size, "BLOCK": block},
     )
+
+
+def _check_slots(slots: Tensor, num_rows: int) -> None:
+    assert slots.shape == (num_rows,)
+    assert slots.dtype == torch.int64
+    assert slots.is_contiguous()
 
 
 def _slot_stride(k: Tensor, v: Tensor) -> int:

@@ -22,7 +22,7 @@ _BLOCK = 1024  # columns of K6; 4 warps of 16-byte loads
 _MAX_HIDDEN = 16384  # K5 holds a row at once
 
 
-@jit
+@jit(do_not_specialize=("num_rows",))
 def add_rmsnorm_kernel(
     x_ptr, residual_ptr, weight_ptr, out_ptr,
     num_rows, eps, stride_x, stride_residual,
@@ -51,7 +51,7 @@ def _sigmoid(x):
     return 1.0 / (1.0 + tl.exp2(tl.minimum(x * -1.4426950408889634, 126.0)))  # never infinite
 
 
-@jit
+@jit(do_not_specialize=("num_rows",))
 def act_mul_kernel(
     gate_up_ptr, out_ptr, num_rows, stride,
     SIZE: tl.constexpr, ACTIVATION: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK: tl.constexpr,

@@ -39,7 +39,7 @@ def _halves(q):
     return (q & 15).to(tl.float32), (q >> 4).to(tl.float32)
 
 
-@jit
+@jit  # one row is code of its own: without the loop over rows, in half the registers
 def gemv4_kernel(
     x_ptr, nibbles_ptr, scales_ptr, zeros_ptr, bias_ptr, out_ptr,
     num_rows, num_out, num_groups, stride_x,
@@ -64,11 +64,10 @@ def gemv4_kernel(
         scale = tl.load(scales_ptr + at, mask=ok, other=0.0).to(tl.float32)
         zero = tl.load(zeros_ptr + at, mask=ok, other=0.0).to(tl.float32)
         low, high = _halves(q)
-        for row in tl.static_range(ROWS):
-            live = tl.where(row < num_rows, num_groups, 0)
+        for row in range(num_rows):  # not unrolled: the values of one row at a time are enough
             x = tl.load(
                 x_ptr + row * stride_x + g[None, :, None] * 32 + piece,
-                mask=(g < live)[None, :, None],
+                mask=(g < num_groups)[None, :, None],
                 other=0.0,
             ).to(tl.float32)
             even, odd = tl.split(tl.reshape(tl.permute(x, [1, 0, 2]), [BLOCK_G, 16, 2]))
@@ -85,7 +84,7 @@ def gemv4_kernel(
     )
 
 
-@jit
+@jit(do_not_specialize=("num_rows",))
 def gemm4_kernel(
     x_ptr, nibbles_ptr, scales_ptr, zeros_ptr, bias_ptr, out_ptr,
     num_rows, num_out, num_groups, stride_x,
@@ -156,15 +155,18 @@ def linear4(
     num_out, half = weight.nibbles.shape
     assert x.shape[-1] == 2 * half
     assert half % (GROUP // 2) == 0
-    assert all(part.is_contiguous() for part in (weight.nibbles, weight.scales, weight.zeros))
-    assert weight.nibbles.numel() < 2**31, "offsets are 32 bits"
+    _check(weight)
+    if bias is not None:
+        assert bias.shape == (num_out,)
+        assert bias.is_contiguous()
     rows = x.reshape(-1, 2 * half)
     if len(rows) > GEMM_ROWS:
         return torch_int4.linear4(x, weight, bias, unpack=partial(unpack4, launch=launch))
     out = torch.empty(*x.shape[:-1], num_out, dtype=x.dtype, device=x.device)
     if len(rows) == 0:
         return out
-    assert rows.stride(-1) == 1
+    assert rows.stride(1) == 1
+    assert len(rows) * rows.stride(0) < 2**31, "offsets are 32 bits"
     sizes = (len(rows), num_out, 2 * half // GROUP, rows.stride(0))
     nothing = rows if bias is None else bias  # the kernel wants some pointer
     args = (rows, weight.nibbles, weight.scales, weight.zeros, nothing, out, *sizes)
@@ -177,9 +179,11 @@ def _gemv(args: Sequence[Any], has_bias: bool, launch: Launcher) -> None:
     rows, num_out, num_groups = args[0], args[7], args[8]
     # a thread has one group: as many warps as leave none idle, up to four
     warps = next(n for n in (4, 2, 1) if num_groups % (32 * n) == 0 or n == 1)
-    tile = {"BLOCK_N": 4, "BLOCK_G": 32 * warps}
+    is_one = len(rows) == 1
+    # of more rows sums and weights have to stay in registers while rows of x come and go
+    tile = {"BLOCK_N": 4 if is_one else 2, "BLOCK_G": 32 * warps}
     consts = {
-        "ROWS": 1 << (len(rows) - 1).bit_length(),
+        "ROWS": 1 if is_one else GEMV_ROWS,
         "HAS_BIAS": has_bias,
         "VEC": 16 // rows.element_size(),
     }
@@ -205,9 +209,18 @@ def unpack4(weight: Packed4, dtype: torch.dtype, *, launch: Launcher = launch) -
     """The weight [out, in] in ``dtype``: as ``torch_int4.unpack``."""
     num_out, half = weight.nibbles.shape
     num_groups = 2 * half // GROUP
+    _check(weight)
     out = torch.empty(num_out, 2 * half, dtype=dtype, device=weight.nibbles.device)
     tile = {"BLOCK_N": 4, "BLOCK_G": 32}
     grid = (-(-num_out // tile["BLOCK_N"]), -(-num_groups // tile["BLOCK_G"]))
     args = [weight.nibbles, weight.scales, weight.zeros, out, num_out, num_groups]
     launch(unpack4_kernel, grid, args, tile)
     return out
+
+
+def _check(weight: Packed4) -> None:
+    num_out, half = weight.nibbles.shape
+    assert weight.nibbles.dtype == torch.uint8
+    assert weight.nibbles.numel() < 2**31, "offsets are 32 bits"
+    assert weight.scales.shape == weight.zeros.shape == (num_out, 2 * half // GROUP)
+    assert all(part.is_contiguous() for part in (weight.nibbles, weight.scales, weight.zeros))

@@ -37,7 +37,7 @@ def _words(seed, position, choice, ids):
     return tl.where(word < 2, tl.where(word == 0, c0, c1), tl.where(word == 2, c2, c3))
 
 
-@jit
+@jit(do_not_specialize=("num_rows",))
 def best_in_blocks_kernel(
     logits_ptr, best_ptr, temperature_ptr, keep_ptr, keys_ptr, block_best_ptr, block_ids_ptr,
     num_rows, num_ids, num_blocks, stride_row,
@@ -71,7 +71,7 @@ def best_in_blocks_kernel(
     tl.store(block_ids_ptr + to, first, mask=row_ok)
 
 
-@jit
+@jit(do_not_specialize=("num_rows",))
 def best_of_blocks_kernel(
     values_ptr, ids_ptr, out_ptr, num_rows, num_blocks,
     BLOCK_ROWS: tl.constexpr, BLOCK: tl.constexpr,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from radchat_kernels import torch_exec, torch_int4, torch_rows, torch_sample
 from radchat_kernels.executor import Heads
 from radchat_kernels.plan import Limits, Plan
+from radchat_kernels.upload import upload_all
 
 
 class TorchExecutor:
@@ -45,5 +45,6 @@ class TorchExecutor:
         return torch_exec.attend(q, k, v, plan, scale, softcap=softcap, sinks=sinks)
 
     def copy_pages(self, pool: Tensor, pairs: list[tuple[int, int]]) -> None:
-        source, target = torch.tensor(pairs, device=pool.device).T
-        pool[:, :, target] = pool[:, :, source]
+        if pairs:
+            source, target = upload_all(list(zip(*pairs, strict=True)), pool.device)
+            pool[:, :, target] = pool[:, :, source]

@@ -6,7 +6,6 @@ What differs between them besides the tensors' place is here: transfers, waiting
 from __future__ import annotations
 
 import gc
-from array import array
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,9 +13,9 @@ import torch
 from torch import Tensor
 
 from radchat.engine.memory import available
+from radchat_kernels.upload import upload_all
 
 _FULL = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
-_ALIGNED = 2  # int64 values: kernels read from addresses divisible by 16 in larger words
 
 
 class DeviceFull(Exception):
@@ -46,17 +45,7 @@ class Device:
 
     def upload(self, *lists: Sequence[int]) -> list[Tensor]:
         """Each as int64 on the device, all in one transfer that nobody waits for; not all empty."""
-        joined = array("q")
-        spans = []
-        for values in lists:
-            joined.extend([0] * (-len(joined) % _ALIGNED))
-            spans.append((len(joined), len(values)))
-            joined.extend(values)
-        host = torch.frombuffer(joined, dtype=torch.int64)
-        if self._cuda is not None:
-            host = torch.empty(len(joined), dtype=torch.int64, pin_memory=True).copy_(host)
-        there = host.to(self._place, non_blocking=True)
-        return [there.narrow(0, begin, count) for begin, count in spans]
+        return upload_all(lists, self._place)
 
     def free_bytes(self) -> int:
         """What can be taken without swapping or failing; what torch keeps for later is free."""

@@ -8,6 +8,7 @@ device chooses by the shape of the batch, changes nothing.
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -17,6 +18,7 @@ from torch import Tensor
 from radchat.engine.sampling import NOISE_SPAN, Draw, Drawn, drawn, not_finite, penalised
 from radchat.errors import ModelBroken
 from radchat_kernels.executor import Executor
+from radchat_kernels.upload import upload_all
 
 _MOST = 1 << 21  # scores sorted at once: their thresholds take some 40 bytes for each
 
@@ -63,23 +65,23 @@ class _Asked(NamedTuple):
 
 def _sent(draws: Sequence[Draw], logits: Tensor) -> _Asked:
     """In one transfer. A greedy row is one of which nothing is kept: it draws no noise."""
-    reals: list[tuple[float, float, float]] = []
+    keep, temperature, top_p = array("d"), array("d"), array("d")
     top_k: list[int] = []
     keys: list[int] = []
     for draw in draws:
         params = draw.params
         least = max(-NOISE_SPAN, math.log(params.min_p) if params.min_p else -math.inf)
         is_greedy = params.temperature == 0
-        reals.append((math.inf, 1, 1) if is_greedy else (least, params.temperature, params.top_p))
+        keep.append(math.inf if is_greedy else least)
+        temperature.append(1 if is_greedy else params.temperature)
+        top_p.append(1 if is_greedy else params.top_p)
         top_k.append(params.top_k if params.top_k < logits.shape[1] else 0)
         seed = params.seed - (1 << 64) if params.seed >> 63 else params.seed
         keys.extend((seed, draw.position, draw.choice))
-    bits = torch.tensor(reals, dtype=torch.float64).T.flatten().view(torch.int64)
-    sent = torch.cat([bits, torch.tensor(top_k + keys)]).to(logits.device)
-    count = len(draws)
-    keep, temperature, top_p = sent.narrow(0, 0, 3 * count).view(torch.float64).chunk(3)
-    left = sent.narrow(0, 3 * count, count), sent.narrow(0, 4 * count, 3 * count)
-    return _Asked(keep, temperature, top_p, left[0], left[1].view(count, 3))
+    bits = [array("q", each.tobytes()) for each in (keep, temperature, top_p)]
+    *sent, ranks, words = upload_all([*bits, top_k, keys], logits.device)
+    reals = [each.view(torch.float64) for each in sent]
+    return _Asked(reals[0], reals[1], reals[2], ranks, words.view(-1, 3))
 
 
 def _thresholds(rows: Tensor, best: Tensor, asked: _Asked) -> Tensor:

@@ -126,12 +126,13 @@ def test_the_table_has_every_variant_and_the_readme_shows_it() -> None:
 
 @needs_triton
 def test_a_launch_is_captured_as_the_compiler_would_see_it() -> None:
-    kernel = type("Kernel", (), {"arg_names": ["x", "y", "n", "one", "scale", "none", "BLOCK"]})
+    names = ["x", "y", "n", "one", "scale", "none", "rows", "BLOCK"]
+    kernel = type("Kernel", (), {"arg_names": names, "do_not_specialize": ("rows",)})
     capture = Capture()
     x = torch.zeros(64, dtype=torch.bfloat16)
-    capture(kernel, (1,), [x, x[1:], 32, 1, 0.5, None], {"BLOCK": 8}, num_warps=2, num_stages=3)
+    capture(kernel, (1,), [x, x[1:], 32, 1, 0.5, None, 1], {"BLOCK": 8}, num_warps=2, num_stages=3)
     (found,) = capture.launches
-    assert found.types == {"x": "*bf16", "y": "*bf16", "n": "i32", "scale": "fp32"}
+    assert found.types == {"x": "*bf16", "y": "*bf16", "n": "i32", "scale": "fp32", "rows": "i32"}
     assert found.consts == {"BLOCK": 8, "one": 1, "none": None}
     assert found.aligned == ("x", "n")
     assert (found.num_warps, found.num_stages) == (2, 3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -57,3 +58,33 @@ def test_pages_are_copied_in_every_layer_and_others_stay() -> None:
     TorchExecutor().copy_pages(pool, [(1, 3), (2, 4)])
     assert torch.equal(pool[:, :, 3:], before[:, :, 1:3])
     assert torch.equal(pool[:, :, :3], before[:, :, :3])
+
+
+def test_no_pages_are_no_work() -> None:
+    pool = torch.ones(1, 2, 3, 1, 1, 1)
+    TorchExecutor().copy_pages(pool, [])
+    assert pool.eq(1).all()
+
+
+def test_kernels_import_where_there_is_no_triton_and_say_so_when_launched() -> None:
+    program = """
+import sys
+from pathlib import Path
+sys.modules["triton"] = None
+import torch
+from radchat_kernels import attn, cache, fused, int4, sample
+for kernel in (attn.merge_kernel, cache.store_kernel):
+    try:
+        kernel[(1,)]()
+    except RuntimeError as error:
+        print(error)
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2] / "kernels")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for line, name in zip(run.stdout.splitlines(), ("merge_kernel", "store_kernel"), strict=True):
+        assert line.startswith(f"{name} can't run here: triton can't be imported")

@@ -127,8 +127,8 @@ BUGS = {
     ),
     "the last outputs are dropped": ("-(-num_out // ", "(num_out // ", [1, 5, 65]),
     "columns beyond the last are read": (
-        "mask=(g < live)[None, :, None]",
-        "mask=(g < BLOCK_G * live)[None, :, None]",
+        "mask=(g < num_groups)[None, :, None]",
+        "mask=(g < BLOCK_G * num_groups)[None, :, None]",
         [3],
     ),
     "rows beyond the last are written": ("(r < num_rows)[None, :]", "(r < ROWS)[None, :]", [3]),

@@ -120,11 +120,6 @@ def test_copy_pages(dtype: torch.dtype, block: int) -> None:
     assert len(banded.grids) == 1  # of all layers and pairs; none for no pairs
 
 
-def test_a_page_is_not_source_and_target() -> None:
-    with pytest.raises(AssertionError):
-        cache.copy_pages(torch.zeros(1, 2, 4, 1, 1, 1), [(1, 2), (2, 3)])
-
-
 @pytest.mark.parametrize(("hidden", "num_rows", "block_rows"), [(70, 5, 4), (64, 3, 1), (1, 1, 2)])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_add_rmsnorm(dtype: torch.dtype, hidden: int, num_rows: int, block_rows: int) -> None:
