@@ -19,11 +19,13 @@ from torch import Tensor
 
 from radchat.engine.block_store import LOOK_S, BlockStore
 from radchat.engine.detokenize import ByteDetokenizer, StopChecker
+from radchat.engine.device import Device
 from radchat.engine.engine import Engine
 from radchat.engine.kv_pool import KVPool
 from radchat.engine.prefix_cache import PrefixCache
 from radchat.engine.request import Event, Finished, Ids, Request, SamplingParams, Tokens
 from radchat.engine.scheduler_options import SchedulerOptions
+from radchat_kernels.executor import Executor
 from radchat_kernels.plan import Plan
 
 END = 256  # ByteTokenizer's end of turn
@@ -173,6 +175,8 @@ def scripted_engine(
     blocks: BlockStore | None = None,
     model: ScriptedModel | None = None,
     pool_class: type[KVPool] = KVPool,
+    device: Device | None = None,
+    executor: Executor | None = None,
 ) -> Engine:
     """The real engine around a ScriptedModel and a ByteTokenizer, on a pool of ``pool_tokens``.
 
@@ -192,6 +196,8 @@ def scripted_engine(
         clock=clock,
         check=check,
         blocks=blocks,
+        device=device,
+        executor=executor,
     )
 
 

@@ -188,10 +188,13 @@ class RopeTable:
         )
 
     def _grow(self, num_positions: int) -> None:
-        """Made on the CPU whatever the device: the same bits everywhere."""
+        """Made on the CPU whatever the device: the same bits everywhere. Both or, where the device
+        is full, neither: the step is run again.
+        """
         inv_freq = torch.tensor(self._rope.inv_freq, dtype=torch.float32)
         angles = torch.arange(num_positions, dtype=torch.float32)[:, None] * inv_freq
         cos = (angles.cos() * self._rope.scale).to(self._dtype)
         sin = (angles.sin() * self._rope.scale).to(self._dtype)
-        self._cos = torch.cat([cos, cos], dim=-1).to(self._device)
-        self._sin = torch.cat([-sin, sin], dim=-1).to(self._device)
+        self._cos, self._sin = (
+            torch.cat(halves, dim=-1).to(self._device) for halves in ([cos, cos], [-sin, sin])
+        )

@@ -149,6 +149,7 @@ class Bench:
         pool_tokens: int = 2048,
         *,
         on: TinyModel | None = None,
+        device: Device | None = None,
         clock: Callable[[], float] = time.monotonic,
         **options: Any,
     ) -> None:
@@ -165,7 +166,7 @@ class Bench:
             options=SchedulerOptions(**{"chunk_tokens": CHUNK, **options}),
             clock=clock,
             check=True,
-            device=Device(self.model.device),
+            device=device or Device(self.model.device),
             executor=self.model.executor,
             limits=self.model.executor.limits(
                 heads_of(self.model.config), self.pool.data.element_size()

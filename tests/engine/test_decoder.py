@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from radchat.engine.decoder import Decoder, DecoderConfig
 from radchat.engine.kv_pool import KVPool
@@ -312,6 +313,32 @@ def test_a_positions_angles_are_the_same_bits_whatever_was_asked_before() -> Non
     for table in (grown, fresh):
         for a, b in zip(table.rows(torch.tensor([3, 200]), 201), early, strict=True):
             assert torch.equal(a, b)
+
+
+class FullAt(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """The device has no room for what this call of ``aten.cat`` gives."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._left = number
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.cat.default:
+            self._left -= 1
+            if self._left == 0:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_table_that_found_no_room_to_grow_is_as_it_was_and_grows_later(number: int) -> None:
+    rope = our("llama yarn").config.rope
+    table, fresh = RopeTable(rope, torch.float32), RopeTable(rope, torch.float32)
+    table.rows(torch.tensor([3]), 4)
+    with FullAt(number), pytest.raises(torch.OutOfMemoryError):
+        table.rows(torch.tensor([3, 300]), 301)
+    for a, b in zip(*(t.rows(torch.tensor([3, 300]), 301) for t in (table, fresh)), strict=True):
+        assert torch.equal(a, b)
 
 
 # --- the pool --------------------------------------------------------------------------------

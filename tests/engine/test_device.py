@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import weakref
 from array import array
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -15,9 +17,12 @@ from radchat.engine.device import Device, DeviceFull
 from radchat.engine.kv_pool import KVPool
 from radchat.engine.memory import available
 from radchat.engine.runner import Runner
+from radchat_kernels.executor import Heads
 from radchat_kernels.plan import Limits, Plan
+from radchat_kernels.plan import plan as make_plan
+from radchat_kernels.torch_executor import TorchExecutor
 from tests.engine.bench import Bench, TinyModel, prompt
-from tests.fakes import drain
+from tests.fakes import LogicalClock, drain
 
 
 class Cuda:
@@ -183,6 +188,56 @@ def test_a_full_device_gets_back_what_the_last_plan_has_on_it() -> None:
         runner.run([work])
     assert alive == [False] * 3
     runner.run([work])
+
+
+class Older(TorchExecutor):
+    """Its plans serve while rows grow, as those of the kernels do, which read where rows are."""
+
+    def limits(self, heads: Heads, element_size: int) -> Limits:
+        return replace(super().limits(heads, element_size), growing=True)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, plan: Plan, positions: Tensor,
+               scale: float, **more: Any) -> Tensor:  # fmt: skip
+        now = [replace(s, start=int(positions[s.row_begin])) for s in plan.segments]
+        return super().attend(q, k, v, make_plan(now, plan.page_size), positions, scale, **more)
+
+
+def test_rows_are_rotated_by_where_they_are_not_by_where_the_plan_was_made() -> None:
+    """The table of angles grows at 256, in the midst of a plan."""
+    bench = Bench(torch.float32, on=TinyModel("llama", torch.float32, Older()))
+    request = bench.request(prompt(1, 240), 40)
+    bench.expect(request, bench.run(request))
+    assert bench.engine.plans_made < 10
+
+
+class Late(Device):
+    """A step is done, or has failed, when it has been waited for."""
+
+    def __init__(self, clock: LogicalClock) -> None:
+        super().__init__()
+        self.clock = clock
+        self.is_full_at: int | None = None
+        self.waits = 0
+
+    def wait(self) -> None:
+        self.waits += 1
+        self.clock.advance(0.5)
+        if self.waits == self.is_full_at:
+            raise torch.OutOfMemoryError("tried to allocate 20.00 MiB")
+
+
+def test_a_step_is_waited_for_before_its_time_is_taken_and_fails_then_too() -> None:
+    clock = LogicalClock()
+    device = Late(clock)
+    bench = Bench(torch.float32, device=device, clock=clock)
+    request = bench.request(prompt(1, 50), 3)
+    bench.expect(request, bench.run(request))
+    assert device.waits == 3
+    assert bench.engine.stats()["seconds"]["model"] == 3 * 0.5
+    device.is_full_at = 5
+    again = bench.request(prompt(2, 50), 3)
+    bench.expect(again, bench.run(again))
+    assert bench.engine.stats()["device_full"] == 1
 
 
 def test_another_error_of_a_step_is_passed_on_as_it_is() -> None:

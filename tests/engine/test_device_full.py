@@ -16,6 +16,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from radchat.engine.device import Device
 from radchat.engine.engine import Engine
 from radchat.engine.kv_pool import KVPool
 from radchat.engine.request import (
@@ -34,6 +35,7 @@ from radchat.engine.saving import RETRY_S
 from radchat.engine.scheduler_options import SchedulerOptions
 from radchat.engine.step_limit import CALM, StepLimit
 from radchat_kernels.plan import Plan
+from radchat_kernels.torch_executor import TorchExecutor
 from tests.engine.blocks_in_memory import BlocksInMemory
 from tests.fakes import (
     LogicalClock,
@@ -354,6 +356,20 @@ class Strained(Tensor):
             )
         raise torch.OutOfMemoryError(f"CUDA out of memory: {func.__name__}")
 
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        return torch.device("meta")
+
+
+class Kernels(TorchExecutor):
+    """What can only be used on the device."""
+
+    name = "triton"
+
+    @staticmethod
+    def draw(logits: Tensor, *_: Any) -> Tensor:
+        raise AssertionError(f"launched on tensors on the {logits.device}")
+
 
 class StrainingModel(ScriptedModel):
     def forward(self, *args: Any) -> Tensor:
@@ -381,7 +397,9 @@ def test_logits_that_the_device_has_no_memory_to_draw_from_are_drawn_from_elsewh
     request = Request("a", prompt(0, 40), SamplingParams(max_tokens=9, **params), n=3)
     wanted = run(scripted_engine(scores=spread), [request])
     strained = StrainingModel(scores=spread)
-    engine = scripted_engine(model=strained)
+    device = Device()
+    device.type = "meta"  # where logits are; the rest of the step is nowhere in particular
+    engine = scripted_engine(model=strained, device=device, executor=Kernels())
     events = run(engine, [request])
     same(events, wanted, request)
     assert [e for e in events if isinstance(e, Tokens)] == [
@@ -412,6 +430,33 @@ class CrampedPool(KVPool):
         super().write(table, start, start + 7, data, first)  # a part of it had been done
         self._next()
         super().write(table, start, end, data, first)
+
+
+class CopyingPool(KVPool):
+    """The first copy of pages finds no room."""
+
+    copies = 0
+
+    def copy_pages(self, pairs: Sequence[tuple[int, int]]) -> None:
+        self.copies += 1
+        if self.copies == 1:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
+        super().copy_pages(pairs)
+
+
+def test_a_page_that_found_no_room_to_be_copied_is_copied_later() -> None:
+    head = prompt(0, 40)
+    engine = scripted_engine(pool_class=CopyingPool)
+    run(engine, [ask("first", head)])
+    forks = [ask(f"{i}", head[:37] + prompt(i + 1, 5)) for i in range(3)]
+    events = run(engine, forks)
+    wanted = run(scripted_engine(), forks)
+    for request in forks:
+        assert output(events, request.id) == output(wanted, request.id)
+    assert isinstance(engine.pool, CopyingPool)
+    assert engine.pool.copies > 1
+    assert engine.stats()["device_full"] == 1
+    engine.check_idle()
 
 
 @pytest.mark.parametrize("full_at", [{0}, {1}, {0, 1}])

@@ -19,6 +19,7 @@ from torch import Tensor
 from radchat.config import Size
 from radchat.engine.convert import convert
 from radchat.engine.device import Device
+from radchat.engine.forward import heads_of
 from radchat.engine.model import build_engine, load
 from radchat.engine.request import Request, SamplingParams
 from radchat_kernels.executor import Executor, HeadNorm, Heads
@@ -149,6 +150,9 @@ def test_a_model_is_loaded_onto_the_device(converted: Path, dtype: str, name: st
     assert not model.is_mapped
     assert (engine.device, engine.executor) == (model.device, model.executor)
     assert is_on_device(engine.pool.data)
+    limits = model.executor.limits(heads_of(model.decoder.config), 2)
+    assert limits.shared is limits.growing is (name == "triton")
+    assert engine._runner.planner._limits == limits
 
 
 # -- mistakes are seen ----------------------------------------------------------------------------
