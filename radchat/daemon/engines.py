@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 Say = Callable[[Event], None]
+LOADED = 0.8  # of a load's progress: the model's part; its engine's, where kernels are compiled
 POLL_S = 0.2  # between progress events while a model loads
 FLUSH_S = 4.0  # for what is not on disk yet of an engine that goes
 
@@ -244,14 +245,17 @@ class Engines:
         free = self._memory.free(self.all)
 
         def hear(share: float) -> None:
-            self.share_loaded = share
+            self.share_loaded = LOADED * share
+
+        def hear_more(share: float) -> None:
+            self.share_loaded = LOADED + (1 - LOADED) * share
 
         model = await beside(lambda: self.opener.load(entry, dtype, hear, free))
         # counted again: while it loaded, some were unloaded, others taken, and memory came or went
         await self._drop(self._memory.victims(self.all, needed, model), entry, dtype, say)
         free = self._memory.free(self.all, model)
         key = f"{entry.folder}:{model.dtype}"
-        engine = await self._worker.install(key, lambda: self._build_engine(model, free))
+        engine = await self._worker.install(key, lambda: self._build_engine(model, free, hear_more))
         loaded = Loaded(entry, model.dtype, model, engine, last_used=self._clock())
         self.all.append(loaded)
         if self.on_loaded is not None:
@@ -262,8 +266,8 @@ class Engines:
         )
         return loaded
 
-    def _build_engine(self, model: LoadedModel, free: int) -> Engine:
-        return self.opener.build(model, free, self.disk.blocks(model.fingerprint))
+    def _build_engine(self, model: LoadedModel, free: int, hear: Callable[[float], None]) -> Engine:
+        return self.opener.build(model, free, self.disk.blocks(model.fingerprint), hear)
 
     async def _drop(self, keys: list[str], entry: ModelEntry, dtype: str, say: Say) -> None:
         """Nobody gets these engines any more; what goes with them is told first, in one line."""

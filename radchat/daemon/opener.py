@@ -94,7 +94,13 @@ class Opener:
             executor=found.executor,
         )
 
-    def build(self, model: LoadedModel, free: int, blocks: BlockStore | None) -> Engine:
+    def build(
+        self,
+        model: LoadedModel,
+        free: int,
+        blocks: BlockStore | None,
+        progress: Callable[[float], None],
+    ) -> Engine:
         from radchat.engine.model import build_engine
 
         return build_engine(
@@ -103,6 +109,7 @@ class Opener:
             context_length=self._config.context_length,
             free_bytes=free,
             blocks=blocks,
+            progress=progress,
         )
 
     @property

@@ -70,7 +70,7 @@ class Engine(Outside):
         self.cache = cache
         self.options = options or SchedulerOptions()
         self._clock = clock
-        self._meters = Meters(clock, self.options.chunk_tokens)
+        self._meters = Meters(clock, self.options.chunk_tokens, self.executor.name == "triton")
         self._runner = Runner(model, pool, self.device, limits or Limits())
         self._disk = None
         if blocks is not None:

@@ -39,6 +39,7 @@ Point = tuple[int, float]  # tokens of a step, its seconds
 class Meters:
     clock: Callable[[], float]
     chunk_tokens: int
+    compiles: bool = False  # a step may: the first of about its length is not believed
     steps: int = 0
     requests: int = 0
     input_tokens: int = 0  # of requests that were started
@@ -56,7 +57,7 @@ class Meters:
     def prompt_cost(self) -> PromptCost | None:
         """From the steps seen; None while they do not tell."""
         if not self._is_fitted:
-            points = [_middle(each) for each in self._seen.values()]
+            points = [_middle(each) for each in self._seen.values() if each]
             line = _line(points)
             self._cost = None if line is None else PromptCost(*line, self.chunk_tokens)
             self._is_fitted = True
@@ -90,8 +91,12 @@ class Meters:
         tokens = extend_tokens + other_rows
         if seconds <= 0 or (tokens > 1 and extend_tokens < _TOKENS_PER_ROW * other_rows):
             return
-        alike = self._seen.setdefault(tokens.bit_length(), deque(maxlen=_KEPT))
-        alike.append((tokens, seconds))
+        length = tokens.bit_length()
+        if length not in self._seen:
+            self._seen[length] = deque(maxlen=_KEPT)
+            if self.compiles:
+                return
+        self._seen[length].append((tokens, seconds))
         self._is_fitted = False
 
 

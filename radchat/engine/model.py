@@ -34,6 +34,7 @@ from radchat.engine.scheduler_options import SchedulerOptions
 from radchat.engine.template import Template
 from radchat.engine.tokenizer import Tokenizer
 from radchat.engine.unless_full import unless_full
+from radchat.engine.warm_up import warm_up
 from radchat.engine.weights import load_packed, load_weights, packed_size
 from radchat.errors import ModelBroken, UsageError
 from radchat_kernels.executor import Executor, choose
@@ -214,9 +215,11 @@ def build_engine(
     check: bool | None = None,
     free_bytes: int | None = None,
     blocks: BlockStore | None = None,
+    progress: Callable[[float], None] = lambda _: None,
 ) -> Engine:
     """An engine with a pool of the budget's size: given, or a quarter of free memory, ≤ 4 GiB; on
     a GPU what weights and a tenth leave of it. Raises ModelBroken where that can't be had.
+    Kernels are compiled here; ``progress`` hears the share of them that is.
 
     ``free_bytes`` with the model loaded; None: of its device. ``blocks``: those on
     disk of ``model.fingerprint``; None: KV is not kept on disk.
@@ -250,6 +253,10 @@ def build_engine(
         limits.append(context_length)
     model.context_length = min(limits)
     cache = PrefixCache(pages + 1, PAGE_SIZE)
+    planned = model.executor.limits(heads_of(config), model.decoder.dtype.itemsize)
+    if model.executor.name == "triton":
+        warm = (model.decoder, pool, device, model.executor, planned, progress)
+        unless_full("the first steps of each shape", lambda: warm_up(*warm))
     return Engine(
         model,
         pool,
@@ -260,7 +267,7 @@ def build_engine(
         blocks=blocks,
         device=model.device,
         executor=model.executor,
-        limits=model.executor.limits(heads_of(config), model.decoder.dtype.itemsize),
+        limits=planned,
     )
 
 

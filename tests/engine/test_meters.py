@@ -6,8 +6,16 @@ import random
 from collections.abc import Iterable
 
 import pytest
+import torch
+from torch import Tensor
 
+from radchat.engine.kv_pool import KVPool
 from radchat.engine.meters import Meters, PromptCost
+from radchat_kernels.executor import Executor
+from radchat_kernels.plan import Plan
+from radchat_kernels.torch_executor import TorchExecutor
+from tests.engine.bench import Bench, TinyModel, prompt
+from tests.fakes import LogicalClock
 
 CHUNK = 512
 STEP_S, TOKEN_S = 0.041, 0.00033  # as of SmolLM2-135M on two cores: 512 tokens in 210 ms
@@ -97,3 +105,40 @@ def test_steps_with_many_rows_of_answers_tell_nothing_of_prompts() -> None:
     meters.ran(64, 8, 5.0)
     meters.ran(0, 8, 5.0)
     assert meters.prompt_cost == before
+
+
+class Compiling(TinyModel):
+    """The first step of each number of rows takes 5 s, others what ``TRUTH`` says."""
+
+    def __init__(self, clock: LogicalClock, executor: Executor) -> None:
+        super().__init__("llama", torch.float32, executor)
+        self._clock = clock
+        self._compiled: set[int] = set()
+
+    def forward(
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        slots: Tensor,
+        plan: Plan,
+        pool: KVPool,
+        logit_rows: Tensor,
+    ) -> Tensor:
+        rows = len(ids)
+        self._clock.now += TRUTH.of(rows) + (0 if rows in self._compiled else 5)
+        self._compiled.add(rows)
+        return super().forward(ids, positions, slots, plan, pool, logit_rows)
+
+
+def test_the_time_that_kernels_took_to_compile_is_no_speed_of_prompts() -> None:
+    class Kernels(TorchExecutor):
+        name = "triton"
+
+    clock = LogicalClock()
+    bench = Bench(torch.float32, on=Compiling(clock, Kernels()), clock=clock, chunk_tokens=CHUNK)
+    bench.run(bench.request(prompt(1, 400), 40))
+    assert bench.engine.prompt_cost is None
+    bench.run(bench.request(prompt(2, 400), 40))
+    cost = bench.engine.prompt_cost
+    assert cost is not None
+    assert cost.of(8371) == pytest.approx(TRUTH.of(8371), rel=0.05)
