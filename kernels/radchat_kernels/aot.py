@@ -8,7 +8,7 @@ A variant is what a kernel's own wrapper asks for: it is called on small CPU ten
 that notes types, constants and alignment instead of launching, so what is compiled is what would
 be launched. Checked of each: it compiles; nothing in local memory beyond what resources.csv allows
 with a reason; registers and shared memory within bounds; the loads and the matrix unit that its
-speed rests on are there. What this can't see: races, and how fast it is.
+speed rests on are there; fp32 is multiplied in fp32. What this can't see: races, how fast it is.
 """
 
 from __future__ import annotations
@@ -64,7 +64,14 @@ def check(name: str, target: str, row: Row | None, tile: Tile | None = None) -> 
     except Exception as error:
         problem = f"does not compile: {type(error).__name__}: {error}"
         return Result(name, target, None, [problem], sum(os.times()[:4]) - began)
-    wrong = aot_table.problems(found, target, row, variant.wants(target), triton.__version__)
+    wrong = aot_table.problems(
+        found,
+        target,
+        row,
+        variant.wants(target),
+        triton.__version__,
+        is_exact=variant.is_exact,
+    )
     return Result(name, target, found, wrong, sum(os.times()[:4]) - began)
 
 

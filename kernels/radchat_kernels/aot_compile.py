@@ -103,7 +103,8 @@ class Figures:
     loops; stack: bytes of it a thread, which those outside of loops use. shared: bytes of a block.
     async16, load16: instructions that bring 16 bytes a thread from memory, into shared memory by
     themselves or into registers. matrix: those of the widest matrix unit there is: HGMMA on sm90,
-    tcgen05 on sm100, mma and mfma elsewhere.
+    tcgen05 on sm100, mma and mfma elsewhere. tensor: those of any that takes less than fp32 of a
+    number: NVIDIA's all do, AMD's only for xf32.
     """
 
     registers: int
@@ -113,6 +114,7 @@ class Figures:
     async16: int
     load16: int
     matrix: int
+    tensor: int
     num_warps: int
 
 
@@ -172,6 +174,7 @@ def figures(compiled: Any, target: str) -> Figures:
         async16=_count(codes, "LDGSTS", ".128"),
         load16=_count(codes, "LDG", ".128"),
         matrix=_count(codes, matrix),
+        tensor=sum("MMA" in code.split(".")[0] for code in codes),
         num_warps=compiled.metadata.num_warps,
     )
 
@@ -202,6 +205,7 @@ def _figures_amd(compiled: Any) -> Figures:
         async16=sum(" lds" in load for load in loads),
         load16=len(loads),
         matrix=text.count("v_mfma"),
+        tensor=text.count("_xf32"),
         num_warps=compiled.metadata.num_warps,
     )
 

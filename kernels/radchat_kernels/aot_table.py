@@ -60,9 +60,18 @@ def write(rows: Iterable[Row], path: Path = FILE) -> None:
 
 
 def problems(
-    figures: Figures, target: str, row: Row | None, wants: Iterable[str], version: str
+    figures: Figures,
+    target: str,
+    row: Row | None,
+    wants: Iterable[str],
+    version: str,
+    *,
+    is_exact: bool = False,
 ) -> list[str]:
-    """What is wrong with a compiled kernel, a sentence each; none is well."""
+    """What is wrong with a compiled kernel, a sentence each; none is well.
+
+    is_exact: its products are of whole fp32 numbers.
+    """
     found = []
     if figures.shared > SHARED_LIMITS[target]:
         found.append(
@@ -73,6 +82,8 @@ def problems(
     if figures.stack > (row.stack if row else 0):
         found.append(f"{figures.stack} bytes of stack, allowed {row.stack if row else 0}")
     found += [f"no {_WANTED[want]}" for want in wants if not getattr(figures, want)]
+    if is_exact and figures.tensor:
+        found.append(f"{figures.tensor} products of numbers that were fp32 and are rounded (tf32)")
     if row is None:
         found.append(f"not in {FILE.name} (after a look at it: --all --write)")
     elif version == row.triton:

@@ -32,7 +32,8 @@ class Variant:
     """call: runs the wrapper with the tiles of a target (or others), and the launcher given it.
 
     needs, needs_nvidia: what the code must have, ``Figures``' names; tiled: its tiles can be asked
-    for; matrix: the targets on which the wide tile must use the widest matrix unit.
+    for; matrix: the targets on which the wide tile must use the widest matrix unit; is_exact: it
+    multiplies fp32.
     """
 
     kernel: str
@@ -41,6 +42,7 @@ class Variant:
     needs_nvidia: frozenset[str] = frozenset()
     matrix: frozenset[str] = frozenset()
     tiled: bool = False
+    is_exact: bool = False
 
     def capture(self, target: str, tile: Tile | None = None) -> Captured:
         launch = Capture()
@@ -94,6 +96,7 @@ def _attention(
         needs_nvidia=ASYNC if is_half else frozenset(),
         matrix=frozenset({"sm90"}) if is_half and kind != "decode" else frozenset(),
         tiled=True,
+        is_exact=not is_half,
     )
 
 
@@ -196,6 +199,7 @@ def _draw(kernel: str) -> Variant:
 
 LLAMA, GEMMA = Heads(32, 8, 128), Heads(16, 8, 256)  # 3 8B; 2 9B
 LLAMA_1B, GPT_OSS = Heads(32, 8, 64), Heads(64, 8, 64)
+FALCON = Heads(71, 1, 64)  # 7B: more query heads on a KV head than a narrow tile has room for
 PHI_2, PHI_3 = Heads(32, 32, 80), Heads(32, 32, 96)
 
 VARIANTS: dict[str, Variant] = {
@@ -218,6 +222,8 @@ VARIANTS: dict[str, Variant] = {
     "attend tree D256 cap": _attention("tree", GEMMA, softcap=50.0),
     "attend tree D256 cap, window": _attention("tree", GEMMA, softcap=50.0, window=36),
     "attend tree D64 window": _attention("tree", GPT_OSS, window=36),
+    "attend mixed D64 window": _attention("mixed", GPT_OSS, window=36),
+    "attend decode D64, 71 heads": _attention("decode", FALCON),
     **{
         f"merge D{heads.head_dim}": _attention("tree", heads, kernel="merge_kernel")
         for heads in (LLAMA_1B, LLAMA, GEMMA)

@@ -64,6 +64,13 @@ def test_a_tile_that_is_too_large_is_refused() -> None:
 
 
 @needs_triton
+def test_fp32_is_multiplied_in_fp32() -> None:
+    (found,) = results("attend tree D64 fp32", "--target", "sm80")
+    assert not found["problems"]
+    assert found["figures"]["tensor"] == 0
+
+
+@needs_triton
 def test_a_process_of_the_interpreter_compiles_nothing_and_says_so() -> None:
     run = check(TRITON_INTERPRET="1")
     assert run.returncode == 1
@@ -74,7 +81,15 @@ def test_a_process_of_the_interpreter_compiles_nothing_and_says_so() -> None:
 
 
 FINE = Figures(
-    registers=96, spills=0, stack=0, shared=40_000, async16=4, load16=4, matrix=4, num_warps=4
+    registers=96,
+    spills=0,
+    stack=0,
+    shared=40_000,
+    async16=4,
+    load16=4,
+    matrix=4,
+    tensor=4,
+    num_warps=4,
 )
 ROW = aot_table.Row("x", "sm86", 96, 96, 40_000, 8, 0, "", "3.9.0")
 
@@ -98,6 +113,13 @@ def test_each_bound_is_held(figures: Figures, row: aot_table.Row | None, said: s
     assert aot_table.problems(FINE, "sm86", ROW, wants, "3.9.0") == []
     (found,) = aot_table.problems(figures, "sm86", row, wants, "3.9.0")
     assert said in found
+
+
+def test_fp32_that_is_rounded_is_wrong() -> None:
+    (found,) = aot_table.problems(FINE, "sm86", ROW, (), "3.9.0", is_exact=True)
+    assert found == "4 products of numbers that were fp32 and are rounded (tf32)"
+    exact = replace(FINE, tensor=0)
+    assert aot_table.problems(exact, "sm86", ROW, (), "3.9.0", is_exact=True) == []
 
 
 def test_registers_and_loads_of_another_compiler_are_only_reported() -> None:
