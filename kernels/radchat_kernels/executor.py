@@ -55,6 +55,10 @@ class Executor(Protocol):
     name: str  # torch, triton
     why: str  # it is this one, in a few words
 
+    def why_not(self, heads: Heads, hidden: int) -> str:
+        """Why layers of this shape can't be run; empty: they can. hidden 0: no row is normed."""
+        ...
+
     def limits(self, heads: Heads, element_size: int) -> Limits:
         """What plans for attention of this shape, of elements of so many bytes, look like here."""
         ...

@@ -19,7 +19,7 @@ from radchat_kernels.executor import Activation
 
 _BLOCK_ROWS = 16 if INTERPRETED else 1  # there a program costs milliseconds, whatever it does
 _BLOCK = 1024  # columns of K6; 4 warps of 16-byte loads
-_MAX_HIDDEN = 16384  # K5 holds a row at once
+MAX_HIDDEN = 16384  # K5 holds a row at once
 
 
 @jit(do_not_specialize=("num_rows",))
@@ -84,7 +84,7 @@ def add_rmsnorm(
 ) -> Tensor:
     """``Executor.add_rmsnorm``; a program takes ``block_rows`` rows, H ≤ 16384."""
     num_rows, hidden = residual.shape
-    assert hidden <= _MAX_HIDDEN
+    assert hidden <= MAX_HIDDEN
     assert residual.stride(1) == 1
     assert weight.shape == (hidden,)
     assert weight.is_contiguous()

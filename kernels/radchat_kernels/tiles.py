@@ -15,6 +15,8 @@ from radchat_kernels._triton import power_of_two
 
 KNOWN = ("sm80", "sm86", "sm89", "sm90", "sm100", "sm120", "gfx942")
 OLDEST = 8.0  # compute capability: on 7.5 the tiles spill in loops, or have no room
+MAX_DIM = 256  # of a head
+MAX_GROUP = 128  # query heads on a KV head: one row's fill the largest tile
 CDNA = re.compile("gfx9(0a|4.|5.)")  # AMD's with the matrix unit and the registers of gfx942
 LARGE = ("sm90", "sm100")  # registers and shared memory for 128 query rows at a head_dim of 128
 
@@ -54,7 +56,7 @@ class Tiles:
             large = Tile(128, 64, 4, 1)
             return Tiles(Tile(16, 64, 4, 1), large, large, merge_heads=32)
         assert arch in KNOWN, arch
-        assert head_dim <= 256, f"no tiles for a head_dim of {head_dim}"
+        assert head_dim <= MAX_DIM, f"no tiles for a head_dim of {head_dim}"
         if element_size > 2:
             block_n = 32 if head_dim <= 64 else 16
             wide = Tile(32, block_n, 8, 1)

@@ -26,6 +26,9 @@ class TorchExecutor:
     linear4 = staticmethod(torch_int4.linear4)
     draw = staticmethod(torch_sample.draw)
 
+    def why_not(self, heads: Heads, hidden: int) -> str:  # noqa: ARG002 - all can be run
+        return ""
+
     def limits(self, heads: Heads, element_size: int) -> Limits:  # noqa: ARG002 - of whatever shape
         """Plans as a CPU's caches like them: a sequence by itself."""
         return Limits()

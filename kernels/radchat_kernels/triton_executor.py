@@ -9,7 +9,7 @@ from radchat_kernels import attn, cache, fused, int4, sample
 from radchat_kernels._triton import INTERPRETED, Launcher, launch
 from radchat_kernels.executor import Activation, HeadNorm, Heads, Packed4, Unavailable
 from radchat_kernels.plan import Limits, Plan
-from radchat_kernels.tiles import Gpu, Tiles
+from radchat_kernels.tiles import MAX_DIM, MAX_GROUP, Gpu, Tiles
 
 FOLD_BELOW = 32  # tokens: reading a run again for each branch costs less than a part of its own
 CHUNK = (128, 2048)  # tokens of a narrow item; wide ones have twice as many, or more
@@ -42,6 +42,17 @@ class TritonExecutor:
         self._launch = launch
         self.note = "" if self._arch == self._gpu.arch else f"{self._gpu.arch} as {self._arch}"
         self.why = self.note
+
+    def why_not(self, heads: Heads, hidden: int) -> str:
+        group = heads.num_heads // heads.num_kv_heads
+        for what, most, has in (
+            ("a head_dim", MAX_DIM, heads.head_dim),
+            ("a number of query heads on a KV head", MAX_GROUP, group),
+            ("a hidden size", fused.MAX_HIDDEN, hidden),
+        ):
+            if has > most:
+                return f"the kernels take {what} of {most:,} at most, this model has {has:,}"
+        return ""
 
     def limits(self, heads: Heads, element_size: int) -> Limits:
         group = heads.num_heads // heads.num_kv_heads

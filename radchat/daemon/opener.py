@@ -30,6 +30,7 @@ class Opener:
         self._config = config
         self._choose = choose
         self._hardware: Hardware | None = None
+        self._latest: Hardware | None = None  # what the model loaded last runs on
 
     @property
     def device(self) -> str | None:
@@ -38,8 +39,8 @@ class Opener:
 
     @property
     def executor(self) -> tuple[str, str] | None:
-        """Its name, and why it is this one."""
-        found = self._hardware
+        """Of the model loaded last: its name, and why it is this one."""
+        found = self._latest or self._hardware
         return None if found is None else (found.executor.name, found.why)
 
     @property
@@ -82,10 +83,14 @@ class Opener:
     def load(
         self, entry: ModelEntry, dtype: str, progress: Callable[[float], None], free: int
     ) -> LoadedModel:
-        from radchat.engine import model
+        """Raises ConfigInvalid where an executor is set that can't run it; as ``model.load``."""
+        from radchat.engine import hardware, model
 
-        found = self.hardware
-        return model.load(
+        try:
+            found = self.hardware.fitting(*model.layers_of(entry.folder))
+        except hardware.NotHere as error:
+            raise _not_here(error, self._config) from error
+        made = model.load(
             entry.folder,
             dtype,
             progress=progress,
@@ -93,6 +98,8 @@ class Opener:
             device=found.device,
             executor=found.executor,
         )
+        self._latest = found
+        return made
 
     def build(
         self,

@@ -6,14 +6,15 @@ is an error. Chosen when the first model is loaded: nothing is known before torc
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from radchat.engine.device import Device, why_no_gpu
-from radchat_kernels.executor import Executor, Unavailable
+from radchat_kernels.executor import Executor, Heads, Unavailable
 from radchat_kernels.executor import choose as choose_executor
+from radchat_kernels.torch_executor import TorchExecutor
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,19 @@ class Hardware:
     device: Device
     executor: Executor
     why: str  # this executor, and this device
+    asked: str = "auto"  # of executors
+
+    def fitting(self, heads: Heads, hidden: int) -> Hardware:
+        """The same, with plain torch where the executor can't run layers of such a shape.
+
+        Raises NotHere where it is asked for by name.
+        """
+        reason = self.executor.why_not(heads, hidden)
+        if not reason:
+            return self
+        if self.asked != "auto":
+            raise NotHere("executor", self.asked, reason)
+        return replace(self, executor=TorchExecutor(reason), why=reason)
 
 
 class NotHere(Exception):
@@ -39,7 +53,8 @@ def choose(device: str = "auto", executor: str = "auto", cuda: Any = torch.cuda)
         made = choose_executor(found.type, executor)
     except Unavailable as error:
         raise NotHere("executor", executor, str(error)) from error
-    return Hardware(found, made, no_gpu if no_gpu and executor == "auto" else made.why)
+    why = no_gpu if no_gpu and executor == "auto" else made.why
+    return Hardware(found, made, why, executor)
 
 
 def _device(asked: str, cuda: Any) -> tuple[Device, str]:

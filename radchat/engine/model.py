@@ -37,7 +37,7 @@ from radchat.engine.unless_full import unless_full
 from radchat.engine.warm_up import warm_up
 from radchat.engine.weights import load_packed, load_weights, packed_size
 from radchat.errors import ModelBroken, UsageError
-from radchat_kernels.executor import Executor, choose
+from radchat_kernels.executor import Executor, Heads, choose
 from radchat_kernels.plan import Plan
 
 
@@ -89,6 +89,16 @@ def choose_dtype(
     has_packed = packed_size(folder)[0] > 0
     in_4_bits = needs(folder, "int4", kv_budget, device=device) if has_packed else None
     return auto_dtype(free, needs(folder, "auto", kv_budget, device=device), in_4_bits, device)
+
+
+def layers_of(folder: Path) -> tuple[Heads, int]:
+    """Heads, hidden size; of the general path one query head a KV head, and 0. Raises as ``load``."""
+    about = read_about(folder)
+    if about.get("runs_on") == "transformers":
+        shape = KVShape.from_json(about["kv_shape"])
+        return Heads(shape.num_kv_heads, shape.num_kv_heads, shape.head_dim), 0
+    config = DecoderConfig.from_hf(_json(folder / "config.json"))
+    return heads_of(config), config.hidden_size
 
 
 def needs(folder: Path, dtype: str, kv_budget: Size | None = None, *, device: str = "cpu") -> Need:

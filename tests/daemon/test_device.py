@@ -19,7 +19,8 @@ from radchat.engine import memory, model
 from radchat.engine.device import Device
 from radchat.engine.hardware import Hardware
 from radchat.errors import ConfigInvalid, ModelBroken
-from radchat_kernels.executor import choose
+from radchat_kernels.executor import Heads, choose
+from radchat_kernels.torch_executor import TorchExecutor
 from tests.daemon.services import WHERE, House, Machine, house, models, notices, run
 from tests.daemon.test_int4 import add_model
 
@@ -116,6 +117,42 @@ def test_what_the_file_says_is_taken_back_in_the_file(tmp_path: Path) -> None:
         async with house(tmp_path) as home:
             with pytest.raises(ConfigInvalid, match=r"radchat config set executor auto, then"):
                 await home.ask("x", new_session=True)
+
+    run(main())
+
+
+class Narrow(TorchExecutor):
+    """Takes heads of 4 at most."""
+
+    name = "narrow"
+
+    def why_not(self, heads: Heads, hidden: int) -> str:
+        return "" if heads.head_dim <= 4 else f"heads of {heads.head_dim} on {hidden}"
+
+
+def test_a_model_that_the_executor_can_not_run_has_plain_torch_and_says_why(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        heads, hidden = model.layers_of(tiny())
+        machine = Machine(gpu=Hardware(Device(), Narrow(), "a GPU"))
+        async with house(tmp_path, machine) as home:
+            assert await home.say("x", new_session=True)
+            status = await home.service.status()
+            assert (status["executor"], status["executor_why"]) == (
+                "torch", f"heads of {heads.head_dim} on {hidden}"
+            )  # fmt: skip
+
+    run(main())
+
+
+def test_an_executor_that_is_set_and_can_not_run_the_model_is_an_error(tmp_path: Path) -> None:
+    async def main() -> None:
+        machine = Machine(gpu=Hardware(Device(), Narrow(), "asked for", "triton"))
+        async with house(tmp_path, machine, RADCHAT_EXECUTOR="triton") as home:
+            with pytest.raises(ConfigInvalid, match=r"can't be had: heads of .*; unset RADCHAT_EX"):
+                await load(home, "tiny")
+            assert await home.loaded() == []
 
     run(main())
 

@@ -10,6 +10,7 @@ from radchat_kernels.executor import Heads, Unavailable
 from radchat_kernels.pack import pack
 from radchat_kernels.plan import Segment, plan
 from radchat_kernels.tiles import KNOWN, Gpu, Tiles
+from radchat_kernels.torch_executor import TorchExecutor
 from radchat_kernels.triton_executor import TritonExecutor
 
 
@@ -82,6 +83,26 @@ def test_plans_for_a_gpu_share_grow_and_fill_it() -> None:
     assert limits.growing
     assert (limits.group, limits.num_kv_heads, limits.programs) == (4, 8, 264)
     assert (limits.narrow, limits.wide, limits.extend, limits.block_tokens) == (16, 64, 128, 64)
+
+
+@pytest.mark.parametrize(
+    ("heads", "hidden", "said"),
+    [
+        (Heads(8, 1, 512), 4096, "take a head_dim of 256 at most, this model has 512"),
+        (Heads(144, 1, 64), 4096, "query heads on a KV head of 128 at most, this model has 144"),
+        (Heads(128, 8, 128), 18_432, "a hidden size of 16,384 at most, this model has 18,432"),
+        (Heads(71, 1, 64), 4544, ""),
+        (Heads(16, 8, 256), 16_384, ""),
+        (Heads(8, 1, 256), 0, ""),
+    ],
+)
+def test_a_shape_that_no_kernel_takes_is_told_before_anything_runs(
+    heads: Heads, hidden: int, said: str
+) -> None:
+    reason = TritonExecutor("cuda", gpu=Gpu("sm90", 132)).why_not(heads, hidden)
+    assert reason.endswith(said)
+    assert bool(reason) == bool(said)
+    assert TorchExecutor().why_not(heads, hidden) == ""
 
 
 def test_plans_in_fp32_are_for_its_tiles() -> None:
