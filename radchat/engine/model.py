@@ -92,7 +92,7 @@ def choose_dtype(
 
 
 def layers_of(folder: Path) -> tuple[Heads, int]:
-    """Heads, hidden size; of the general path one query head a KV head, and 0. Raises as ``load``."""
+    """Heads, hidden size; on the general path one query head a KV head, 0. Raises as ``load``."""
     about = read_about(folder)
     if about.get("runs_on") == "transformers":
         shape = KVShape.from_json(about["kv_shape"])

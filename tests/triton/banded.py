@@ -1,29 +1,52 @@
-"""A launcher that shows what a kernel reads and writes beside what it was given."""
+"""A launcher that lets no kernel read or write beside its tensors unseen, and remembers its calls.
+
+Each tensor is copied into the middle of a buffer of its own whose other elements, those between its
+rows as well, are a trap: NaN for floats, 0 for integers. Afterwards the traps must be as they were.
+"""
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from radchat_kernels._triton import launch
 
-BAND = 4096  # elements before and after
+BAND = 4096  # elements before and after, at least
+
+
+class Call(NamedTuple):
+    """All of a launch but its tensors: where they lie may differ, nothing else."""
+
+    kernel: str
+    grid: tuple[int, ...]
+    numbers: tuple[float, ...]
+    consts: dict[str, Any]
+    num_warps: int
+    num_stages: int
 
 
 class Banded:
-    """Runs kernels on copies that lie between bands of NaN (of 0, for integers).
+    """``fills``: arguments that the kernel only writes, all of them: NaN among 7 when it starts, so
+    that what it leaves out shows, and so does NaN it writes beside them.
 
-    A read of a band poisons the result; a write to one fails here. ``fills``: arguments that the
-    kernel only writes, all of them: NaN between bands of 7 when it starts, so that what it leaves
-    out shows, and so does NaN it writes beside them.
+    kernels: a module whose kernels of the same names run instead; None: those given.
     """
 
-    def __init__(self, *fills: str) -> None:
+    def __init__(self, *fills: str, kernels: ModuleType | None = None) -> None:
         self._fills = fills
-        self.grids: list[tuple[int, ...]] = []  # of its launches
+        self._kernels = kernels
+        self.calls: list[Call] = []
+
+    @property
+    def grids(self) -> list[tuple[int, ...]]:
+        return [call.grid for call in self.calls]
 
     def __call__(
         self,
@@ -35,49 +58,74 @@ class Banded:
         num_warps: int = 4,
         num_stages: int = 2,
     ) -> None:
-        self.grids.append(grid)
-        copies: dict[int, _Copy] = {}  # by storage: some arguments are views of one
-        given: list[Any] = []
-        for name, arg in zip(kernel.arg_names, args, strict=False):
-            if not isinstance(arg, Tensor):
-                given.append(arg)
-                continue
-            key = arg.untyped_storage().data_ptr()
-            if key not in copies:
-                copies[key] = _Copy(arg, is_filled=name in self._fills)
-            given.append(copies[key].view(arg))
-        launch(kernel, grid, given, consts, num_warps=num_warps, num_stages=num_stages)
+        numbers = tuple(arg for arg in args if not isinstance(arg, Tensor))
+        self.calls.append(Call(kernel.__name__, grid, numbers, dict(consts), num_warps, num_stages))
+        names = [name for name in kernel.arg_names if name not in consts]
+        given = dict(zip(names, args, strict=True))
+        self.prepare(kernel.__name__, given)
+        copies: dict[int, _Copy] = {}  # one tensor may be given under two names
+        for name, arg in given.items():
+            if isinstance(arg, Tensor) and id(arg) not in copies:
+                is_filled = name in self._fills
+                copies[id(arg)] = _Copy(arg, self.beside(name, given), is_filled=is_filled)
+        inside = [copies[id(arg)].inside if isinstance(arg, Tensor) else arg for arg in args]
+        run = kernel if self._kernels is None else getattr(self._kernels, kernel.__name__)
+        launch(run, grid, inside, consts, num_warps=num_warps, num_stages=num_stages)
         for copy in copies.values():
-            assert copy.is_band_whole(), f"{kernel.__name__} wrote beside a tensor"
+            assert copy.is_trap_whole(), f"{kernel.__name__} wrote beside a tensor"
             copy.take_back()
+
+    def prepare(self, kernel: str, given: dict[str, Any]) -> None:
+        """What is done to the arguments before."""
+
+    def beside(self, name: str, given: dict[str, Any]) -> Sequence[int]:
+        """What stands beside integers."""
+        return (0,)
 
 
 class _Copy:
-    """Of all the storage that a tensor is a view of."""
-
-    def __init__(self, tensor: Tensor, *, is_filled: bool) -> None:
-        count = tensor.untyped_storage().size() // tensor.itemsize
-        self._storage = tensor.as_strided((count,), (1,), 0)
-        wrong = torch.nan if tensor.is_floating_point() else 0
-        beside = 7 if is_filled else wrong
-        self._whole = torch.full((count + 2 * BAND,), beside, dtype=tensor.dtype)
-        self._before = self._whole.clone()
-        self._inside = self._whole.narrow(0, BAND, count)
+    def __init__(self, given: Tensor, beside: Sequence[int], *, is_filled: bool) -> None:
+        self._given = given
+        span = 1 + sum((n - 1) * by for n, by in zip(given.shape, given.stride(), strict=True))
+        span = span if given.numel() else 0
+        band = BAND + 2 * max(given.stride(), default=0)
+        band += -band % len(beside)
+        trap = torch.empty(band + span + band, dtype=given.dtype)
         if is_filled:
-            self._inside.fill_(wrong or 99)
+            trap.fill_(7)
+        elif trap.is_floating_point():
+            trap.fill_(torch.nan)
         else:
-            self._inside.copy_(self._storage)
+            pattern = torch.tensor(beside, dtype=trap.dtype)
+            trap.copy_(pattern.repeat(-(-len(trap) // len(beside)))[: len(trap)])
+        self.inside = trap.as_strided(given.shape, given.stride(), band)
+        self._trap, self._before = trap, trap.clone()
+        if is_filled:
+            self.inside.fill_(torch.nan if trap.is_floating_point() else 99)
+        else:
+            self.inside.copy_(given)
 
-    def view(self, tensor: Tensor) -> Tensor:
-        at = BAND + tensor.storage_offset()
-        return self._whole.as_strided(tensor.shape, tensor.stride(), at)
-
-    def is_band_whole(self) -> bool:
-        ends = [slice(0, BAND), slice(len(self._whole) - BAND, None)]
-        return all(
-            torch.allclose(self._whole[end], self._before[end], rtol=0, atol=0, equal_nan=True)
-            for end in ends
-        )
+    def is_trap_whole(self) -> bool:
+        now = self._trap.clone()
+        place = self.inside.shape, self.inside.stride(), self.inside.storage_offset()
+        now.as_strided(*place).copy_(self._before.as_strided(*place))
+        return torch.allclose(now, self._before, rtol=0, atol=0, equal_nan=True)
 
     def take_back(self) -> None:
-        self._storage.copy_(self._inside)
+        self._given.copy_(self.inside)
+
+
+def edited(module: ModuleType, right: str, wrong: str, folder: Path) -> ModuleType:
+    """A second ``module``, from its source with ``wrong`` wherever it says ``right``."""
+    assert module.__file__ is not None
+    source = Path(module.__file__).read_text(encoding="utf-8")
+    assert right in source
+    path = folder / f"edited_{Path(module.__file__).name}"
+    path.write_text(source.replace(right, wrong), encoding="utf-8")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = made
+    spec.loader.exec_module(made)
+    return made

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from radchat_kernels import reference
+from radchat_kernels._triton import Launcher
 from radchat_kernels.attn import attend
 from radchat_kernels.plan import Limits, Plan, Segment, plan
 from radchat_kernels.tiles import Tile, Tiles
@@ -106,7 +107,7 @@ class Step:
     def run(
         self,
         made: Plan,
-        launches: Launches,
+        launches: Launcher,
         softcap: float | None = None,
         sinks: Tensor | None = None,
         tiles: Tiles = SMALL,
@@ -135,6 +136,12 @@ class Step:
         """Each row against the reference; a row of no tokens is exactly zero."""
         made = made or self.plan()
         got = self.run(made, launches, softcap, sinks, tiles)
+        self.judge(got, made, softcap, sinks)
+        return got
+
+    def judge(
+        self, got: Tensor, made: Plan, softcap: float | None = None, sinks: Tensor | None = None
+    ) -> None:
         now = plan(self.segments, self.page_size, made.window)
         want, _ = reference.attend(
             self.q, self.pool[0], self.pool[1], now, self.scale, softcap=softcap, sinks=sinks
@@ -143,4 +150,3 @@ class Step:
         error = (got.double() - want).flatten(1).norm(dim=1)
         worst = error - TOLERANCE[self.dtype] * want.flatten(1).norm(dim=1)
         assert (worst <= 0).all(), f"rows {(~(worst <= 0)).nonzero().flatten().tolist()}: {error}"
-        return got

@@ -10,9 +10,10 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from radchat_kernels.attn import attend
-from radchat_kernels.executor import Unavailable, choose
-from radchat_kernels.plan import Segment, plan
-from radchat_kernels.tiles import Gpu, Tiles
+from radchat_kernels.attn_kernels import attend_kernel
+from radchat_kernels.executor import Heads, Unavailable, choose
+from radchat_kernels.plan import Limits, Segment, plan
+from radchat_kernels.tiles import Gpu, Tile, Tiles
 from radchat_kernels.triton_executor import TritonExecutor
 from tests.triton.guarded import Launches
 from tests.triton.steps import SMALL, TOLERANCE, Step
@@ -95,23 +96,6 @@ def test_a_plan_is_sent_again_for_other_tiles_or_another_dtype() -> None:
     assert len(made.scratch) == 4  # and the positions
 
 
-def test_offsets_of_64_bits_give_the_same() -> None:
-    class Wide(Launches):
-        def __call__(
-            self,
-            kernel: Any,
-            grid: tuple[int, ...],
-            args: Sequence[Any],
-            consts: dict[str, Any],
-            **options: int,
-        ) -> None:
-            assert consts["I64"] is False
-            super().__call__(kernel, grid, args, {**consts, "I64": True}, **options)
-
-    step = Step(LEAVES[-4:], TREE, kv_heads=2)
-    assert torch.equal(step.check(Launches()), step.check(Wide()))
-
-
 def test_a_large_pool_has_offsets_of_64_bits() -> None:
     def flags(num_pages: int) -> list[bool]:
         found: list[bool] = []
@@ -130,6 +114,20 @@ def test_a_large_pool_has_offsets_of_64_bits() -> None:
 
     assert flags(2**23 - 2**13) == [False]
     assert flags(2**23) == [True]
+
+
+def test_large_partial_results_have_offsets_of_64_bits() -> None:
+    """Of 1,100 rows of 2^20 elements two each, where nothing else is beyond 2^31."""
+    found: list[bool] = []
+    q, pool = (torch.empty(n, 2**12, 256, device="meta") for n in (1100, 2 * 80 * 16))
+    pool = pool.view(2, 80, 16, 2**12, 256)[:, :, :1]
+    attend(
+        q, pool[0], pool[1],
+        plan([Segment(0, 1100, 1, range(1101))], 1),
+        torch.empty(1100, dtype=torch.int64, device="meta"), 1.0, tiles=SMALL,
+        launch=lambda kernel, grid, args, consts, **options: found.append(consts["I64"]),
+    )  # fmt: skip
+    assert found == [True, True]
 
 
 def test_more_items_than_a_second_axis_has_room_for() -> None:
@@ -160,6 +158,53 @@ def test_where_nothing_is_cached_torch_gives_what_the_kernel_gives(dtype: torch.
     assert names(launches) == []
     difference = (by_torch - by_kernel[:-1]).double().norm()
     assert difference < TOLERANCE[dtype] * by_torch.double().norm()
+
+
+def test_rows_in_another_order_than_their_sequences_or_of_none_go_through_the_kernel() -> None:
+    tiles = Tiles.of("interpret", 16)
+    turned, launches = Step([("", 0, 64), ("", 0, 66)], dtype=torch.float16, group=3), Launches()
+    turned.segments.reverse()
+    turned.check(launches, tiles=tiles)
+    more = Step([("", 0, 64)], dtype=torch.float16, group=3)
+    more.q = torch.cat([more.q, more.normal(2, *more.q.shape[1:])])
+    assert (more.check(launches, tiles=tiles)[64:] == 0).all()
+    assert names(launches) == ["attend_kernel"] * 2
+
+
+def test_a_launch_has_the_warps_and_blocks_of_its_largest_tile() -> None:
+    """Blocks under a window are small: all of them are masked, which takes registers."""
+    tiles = Tiles(Tile(16, 64, 4, 3), Tile(64, 64, 8, 2), Tile(128, 64, 8, 1))
+    lone, new = Segment(0, 1, 99, range(9)), Segment(1, 130, 7, range(9, 20))
+    many = [Segment(row, 1, 70 + row % 2, range(9)) for row in range(33)]
+    q, pool = torch.empty(131, 2, 16), torch.empty(2, 20, 16, 1, 16)
+    found: list[tuple[int, ...]] = []
+
+    def look(kernel: Any, grid: Any, args: Any, consts: dict[str, Any], **options: int) -> None:
+        if kernel is attend_kernel:
+            sizes = [consts[name] for name in ("BLOCK_M", "BLOCK_N", "WIDE_M", "WIDE_N")]
+            found.append((*sizes, options["num_warps"], options["num_stages"]))
+
+    for segments in ([lone], [lone, new], many):
+        for window in (None, 40):
+            made = plan(segments, 16, window, Limits(shared=True, group=2, narrow=16))
+            attend(
+                q[: made.num_rows], pool[0], pool[1], made, torch.tensor(made.positions), 1.0,
+                tiles=tiles, launch=look,
+            )  # fmt: skip
+    assert found == [
+        (16, 64, 0, 0, 4, 3), (16, 64, 0, 0, 4, 3),
+        (16, 64, 128, 64, 8, 1), (16, 64, 128, 32, 8, 1),
+        (16, 64, 64, 64, 8, 2), (16, 64, 64, 32, 8, 2),
+    ]  # fmt: skip
+
+
+def test_the_tiles_of_a_gpu_hold_more_query_heads_than_a_narrow_tile_has_room_for() -> None:
+    """71 on one KV head (Falcon), lone rows and new ones, with the tiles as they are compiled."""
+    step = Step([("a", 2, 1), ("a", 3, 1), ("", 5, 2)], {"a": 2}, group=71)
+    launches, tiles = Launches(), Tiles.of("sm90", 64)
+    limits = TritonExecutor("cuda", gpu=Gpu("sm90", 8)).limits(Heads(71, 1, 64), 2)
+    step.check(launches, step.plan(limits), tiles=tiles)
+    assert launches.calls[0].consts["BLOCK_M"] == 128
 
 
 def test_a_window_a_cap_or_a_sink_is_never_left_to_torch() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from radchat_kernels.executor import Packed4, choose
 from radchat_kernels.triton_executor import TritonExecutor
 from tests.engine.running import Running, some_ids
 from tests.engine.tiny import tiny_config, tiny_weights
-from tests.triton.banded import Banded
+from tests.triton.banded import Banded, edited
 from tests.triton.test_rows import DTYPES, TOLERANCE, normal, wide
 
 PARTS = ("nibbles", "scales", "zeros")
@@ -139,19 +138,11 @@ BUGS = {
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_planted_bug_is_seen(bug: str, tmp_path: Path) -> None:
     right, wrong, rows = BUGS[bug]
-    source = Path(int4.__file__).read_text(encoding="utf-8")
-    assert right in source
-    path = tmp_path / "edited.py"
-    path.write_text(source.replace(right, wrong), encoding="utf-8")
-    spec = importlib.util.spec_from_file_location("edited", path)
-    assert spec is not None
-    assert spec.loader is not None
-    edited = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(edited)
+    kernels = edited(int4, right, wrong, tmp_path)
     for shape in SHAPES:
         if shape[0] in rows:
             with pytest.raises(AssertionError):
-                assert error(edited, shape, torch.float32, has_bias=False) < 1e-6
+                assert error(kernels, shape, torch.float32, has_bias=False) < 1e-6
 
 
 class Named:

@@ -6,11 +6,8 @@ place of the real ones.
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import NamedTuple
 
 import pytest
@@ -18,6 +15,7 @@ import torch
 
 from radchat_kernels import attn_kernels
 from tests.triton import test_attention as tests
+from tests.triton.banded import edited
 from tests.triton.guarded import Launches
 
 
@@ -108,23 +106,9 @@ BUGS = {
 }
 
 
-def planted(right: str, wrong: str, folder: Path) -> ModuleType:
-    source = Path(attn_kernels.__file__).read_text()
-    assert source.count(right) == 1, f"not once in the source: {right}"
-    path = folder / "planted_attn_kernels.py"
-    path.write_text(source.replace(right, wrong))
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("bug", BUGS.values(), ids=BUGS.keys())
 def test_a_planted_bug_is_found(bug: Bug, tmp_path: Path) -> None:
-    kernels = planted(bug.right, bug.wrong, tmp_path)
+    kernels = edited(attn_kernels, bug.right, bug.wrong, tmp_path)
     with pytest.raises(AssertionError):
         bug.found_by(Launches(kernels))
