@@ -34,6 +34,42 @@ VOCAB = 260
 Reply = Callable[[Sequence[int]], int]  # all ids so far -> the next one
 
 
+class Cuda:
+    """``torch.cuda`` of a machine with one GPU, or with none."""
+
+    def __init__(self, *, sees_one: bool = True, is_broken: bool = False) -> None:
+        """``is_broken``: its driver doesn't take it."""
+        self._sees_one = sees_one
+        self._is_broken = is_broken
+        self.called: list[str] = []
+
+    def is_available(self) -> bool:
+        return self._sees_one
+
+    def get_device_name(self) -> str:
+        if self._is_broken:
+            raise RuntimeError("CUDA driver initialization failed")
+        return "NVIDIA H200"
+
+    def current_device(self) -> int:
+        return 0
+
+    def mem_get_info(self) -> tuple[int, int]:
+        return 1000, 9000
+
+    def memory_reserved(self) -> int:
+        return 500
+
+    def memory_allocated(self) -> int:
+        return 200
+
+    def synchronize(self) -> None:
+        self.called.append("synchronize")
+
+    def empty_cache(self) -> None:
+        self.called.append("empty_cache")
+
+
 class LogicalClock:
     """Seconds that pass when told to."""
 

@@ -54,6 +54,11 @@ class Device:
         kept = self._cuda.memory_reserved() - self._cuda.memory_allocated()
         return int(self._cuda.mem_get_info()[0] + kept)
 
+    def try_out(self) -> None:
+        """One operation: a GPU may be there that torch has no kernels for. Raises RuntimeError."""
+        torch.zeros(1, device=self._place).add_(1)
+        self.wait()
+
     def wait(self) -> None:
         """Until the device has done all that it was given, so that times mean something."""
         if self._cuda is not None:

@@ -53,7 +53,11 @@ def choose(device: str = "auto", executor: str = "auto", cuda: Any = torch.cuda)
         made = choose_executor(found.type, executor)
     except Unavailable as error:
         raise NotHere("executor", executor, str(error)) from error
-    why = no_gpu if no_gpu and executor == "auto" else made.why
+    why = made.why
+    if no_gpu and executor == "auto":
+        why = no_gpu
+    elif no_gpu and device == "auto":
+        why += f"; {no_gpu}"
     return Hardware(found, made, why, executor)
 
 
@@ -63,8 +67,10 @@ def _device(asked: str, cuda: Any) -> tuple[Device, str]:
         return Device("cpu"), "the CPU is asked for"
     try:
         found, reason = Device.best(cuda), why_no_gpu()
-    except RuntimeError as error:  # torch sees one, and its driver does not take it
-        found, reason = Device("cpu"), f"the GPU can't be used ({error})"
+        found.try_out()
+    except RuntimeError as error:  # torch sees one; its driver does not take it, or this torch
+        words = str(error).partition("\n")[0]
+        found, reason = Device("cpu"), f"the GPU can't be used ({words})"
     if found.type == "cuda":
         return found, ""
     if asked == "cuda":

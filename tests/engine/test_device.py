@@ -22,39 +22,7 @@ from radchat_kernels.plan import Limits, Plan
 from radchat_kernels.plan import plan as make_plan
 from radchat_kernels.torch_executor import TorchExecutor
 from tests.engine.bench import Bench, TinyModel, prompt
-from tests.fakes import LogicalClock, drain
-
-
-class Cuda:
-    """``torch.cuda`` of a machine with one GPU, or with none."""
-
-    def __init__(self, *, sees_one: bool = True) -> None:
-        self._sees_one = sees_one
-        self.called: list[str] = []
-
-    def is_available(self) -> bool:
-        return self._sees_one
-
-    def get_device_name(self) -> str:
-        return "NVIDIA H200"
-
-    def current_device(self) -> int:
-        return 0
-
-    def mem_get_info(self) -> tuple[int, int]:
-        return 1000, 9000
-
-    def memory_reserved(self) -> int:
-        return 500
-
-    def memory_allocated(self) -> int:
-        return 200
-
-    def synchronize(self) -> None:
-        self.called.append("synchronize")
-
-    def empty_cache(self) -> None:
-        self.called.append("empty_cache")
+from tests.fakes import Cuda, LogicalClock, drain
 
 
 def test_a_gpu_is_taken_where_there_is_one_and_said_by_name() -> None:

@@ -4,10 +4,14 @@ given, on none, on one whose driver is broken.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from radchat.config import Size, kv_default
 from radchat.engine import try_device
@@ -15,41 +19,60 @@ from radchat.engine.device import Device
 from radchat.engine.hardware import Hardware, NotHere, choose
 from radchat.engine.memory import PAGE_SIZE, WORK_BYTES, Need, gpu_kv, need, num_pages
 from radchat.errors import ModelBroken
+from tests.fakes import Cuda
 
 GB = 10**9
 no_real_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="Triton takes the real GPU")
 
 
-class Cuda:
-    """What is asked of torch.cuda."""
+class NoKernels(TorchDispatchMode):
+    """What a torch that was not built for the GPU does at the first operation on it."""
 
-    def __init__(self, name: str | None = "NVIDIA H200", *, is_broken: bool = False) -> None:
-        self._name = name
-        self._is_broken = is_broken
-
-    def is_available(self) -> bool:
-        return self._name is not None
-
-    def get_device_name(self) -> str:
-        if self._is_broken:
-            raise RuntimeError("CUDA driver initialization failed")
-        return str(self._name)
-
-    def current_device(self) -> int:
-        return 0
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if isinstance(made, torch.Tensor) and made.device.type == "cuda":
+            raise torch.AcceleratorError(
+                "CUDA error: no kernel image is available for execution on the device\n"
+                "Search for `cudaErrorNoKernelImageForDevice' in the manual"
+            )
+        return made
 
 
-def test_a_gpu_that_is_there_is_taken_and_named() -> None:
-    found = choose("auto", "torch", Cuda())
-    assert (found.device.type, str(found.device)) == ("cuda", "cuda (NVIDIA H200)")
-    assert (found.executor.name, found.why) == ("torch", "asked for")
-    assert str(choose("cuda", "torch", Cuda()).device) == "cuda (NVIDIA H200)"
+@contextmanager
+def no_kernels() -> Iterator[None]:
+    with FakeTensorMode(), NoKernels():  # type: ignore[no-untyped-call]
+        yield
+
+
+def test_a_gpu_that_is_there_is_taken_tried_and_named() -> None:
+    cuda = Cuda()
+    with FakeTensorMode():
+        found = choose("auto", "torch", cuda)
+        assert (found.device.type, str(found.device)) == ("cuda", "cuda (NVIDIA H200)")
+        assert (found.executor.name, found.why) == ("torch", "asked for")
+        assert cuda.called == ["synchronize"]
+        assert str(choose("cuda", "torch", Cuda()).device) == "cuda (NVIDIA H200)"
     assert choose("cpu", "auto", Cuda()).device.type == "cpu"
+
+
+@pytest.mark.parametrize("executor", ["auto", "torch"])
+def test_a_gpu_that_torch_has_no_kernels_for_is_refused_with_the_reason(executor: str) -> None:
+    with no_kernels():
+        found = choose("auto", executor, Cuda())
+        assert found.device.type == "cpu"
+        assert found.why.endswith(
+            "no GPU: the GPU can't be used (CUDA error: no kernel image is available for execution "
+            "on the device)"
+        )
+        assert found.why.startswith("asked for; ") == (executor == "torch")
+        with pytest.raises(NotHere, match="no kernel image"):
+            choose("cuda", executor, Cuda())
 
 
 @no_real_gpu
 def test_where_triton_does_not_take_the_gpu_torch_runs_there_and_the_reason_is_kept() -> None:
-    found = choose("auto", "auto", Cuda())
+    with FakeTensorMode():
+        found = choose("auto", "auto", Cuda())
     assert (found.device.type, found.executor.name) == ("cuda", "torch")
     assert found.why.startswith("Triton can't use the GPU (")
 
@@ -57,7 +80,7 @@ def test_where_triton_does_not_take_the_gpu_torch_runs_there_and_the_reason_is_k
 @pytest.mark.parametrize(
     ("asked", "cuda", "why"),
     [
-        ("auto", Cuda(None), "no GPU: torch"),
+        ("auto", Cuda(sees_one=False), "no GPU: torch"),
         ("auto", Cuda(is_broken=True), "no GPU: the GPU can't be used (CUDA driver init"),
         ("cpu", Cuda(), "the CPU is asked for"),
     ],
@@ -66,10 +89,11 @@ def test_on_a_cpu_it_is_said_why_it_is_no_gpu(asked: str, cuda: Any, why: str) -
     found = choose(asked, "auto", cuda)
     assert (found.device.type, found.executor.name) == ("cpu", "torch")
     assert found.why.startswith(why), found.why
-    assert choose(asked, "torch", cuda).why == "asked for"
+    both = "asked for" if asked == "cpu" else f"asked for; {why}"
+    assert choose(asked, "torch", cuda).why.startswith(both)
 
 
-@pytest.mark.parametrize("cuda", [Cuda(None), Cuda(is_broken=True)])
+@pytest.mark.parametrize("cuda", [Cuda(sees_one=False), Cuda(is_broken=True)])
 def test_a_gpu_that_is_asked_for_and_not_there_is_an_error(cuda: Any) -> None:
     with pytest.raises(NotHere) as caught:
         choose("cuda", "auto", cuda)
@@ -80,7 +104,7 @@ def test_a_gpu_that_is_asked_for_and_not_there_is_an_error(cuda: Any) -> None:
 @no_real_gpu
 @pytest.mark.parametrize(("device", "cuda"), [("cpu", Cuda()), ("auto", Cuda())])
 def test_triton_that_is_asked_for_and_can_not_run_is_an_error(device: str, cuda: Any) -> None:
-    with pytest.raises(NotHere, match="Triton") as caught:
+    with FakeTensorMode(), pytest.raises(NotHere, match="Triton") as caught:
         choose(device, "triton", cuda)
     assert (caught.value.setting, caught.value.asked) == ("executor", "triton")
 
