@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from radchat.engine.batch import Work
 from radchat.engine.device import Device, DeviceFull
@@ -18,9 +19,11 @@ from radchat.engine.kv_pool import KVPool
 from radchat.engine.memory import available
 from radchat.engine.runner import Runner
 from radchat_kernels.executor import Heads
-from radchat_kernels.plan import Limits, Plan
+from radchat_kernels.plan import Limits, Plan, Segment
 from radchat_kernels.plan import plan as make_plan
+from radchat_kernels.tiles import Gpu
 from radchat_kernels.torch_executor import TorchExecutor
+from radchat_kernels.triton_executor import TritonExecutor
 from tests.engine.bench import Bench, TinyModel, prompt
 from tests.fakes import Cuda, LogicalClock, drain
 
@@ -55,11 +58,48 @@ def test_lists_go_up_together_each_at_an_address_that_wide_reads_take() -> None:
     assert len({each.untyped_storage().data_ptr() for each in tensors if len(each)}) == 1
 
 
-def test_to_a_gpu_they_go_from_pinned_memory() -> None:
-    with FakeTensorMode(allow_non_fake_inputs=True):
+class Transfers(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """What was asked for when host tensors were made, and when tensors went to the GPU."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.pinned: list[int] = []  # values of each host tensor that is
+        self.sent: list[tuple[int, bool]] = []  # values, whether nobody waits
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        made = func(*args, **kwargs)
+        if kwargs.get("pin_memory"):
+            self.pinned.append(made.numel())
+        if func.name() == "aten::_to_copy":
+            self.sent.append((made.numel(), bool(kwargs.get("non_blocking"))))
+        return made
+
+
+def test_to_a_gpu_they_go_from_pinned_memory_and_nobody_waits() -> None:
+    with FakeTensorMode(allow_non_fake_inputs=True), Transfers() as seen:
         tensors = Device("cuda", Cuda()).upload([5], [1, 2, 3])
     assert {str(each.device) for each in tensors} == {"cuda:0"}
     assert [len(each) for each in tensors] == [1, 3]
+    assert seen.pinned == [5]
+    assert seen.sent == [(5, True)]
+
+
+def test_a_work_list_goes_up_once_from_pinned_memory() -> None:
+    """Of a plan that the kernels' tiles are of; launches are left out."""
+    executor = TritonExecutor("cpu", launch=lambda *_, **__: None, gpu=Gpu("sm90", 132))
+    heads = Heads(4, 2, 16)
+    made = make_plan([Segment(0, 1, 40, [1, 2, 3])], 16, limits=executor.limits(heads, 2))
+    with FakeTensorMode(allow_non_fake_inputs=True), Transfers() as seen:
+        q = torch.empty(1, 4, 16, dtype=torch.bfloat16, device="cuda:0")
+        shape = 4, 16, 2, 16
+        k, v = (torch.empty(shape, dtype=q.dtype, device=q.device) for _ in range(2))
+        at = torch.empty(1, dtype=torch.int64, device="cuda:0")
+        for _ in range(3):  # layers
+            executor.attend(q, k, v, made, at, 0.25)
+    (sent,) = seen.sent
+    assert seen.pinned == [sent[0]]
+    assert sent[1]
 
 
 # -- a step that is too much ----------------------------------------------------------------------

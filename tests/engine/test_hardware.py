@@ -25,7 +25,7 @@ GB = 10**9
 no_real_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="Triton takes the real GPU")
 
 
-class NoKernels(TorchDispatchMode):
+class NoKernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """What a torch that was not built for the GPU does at the first operation on it."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
