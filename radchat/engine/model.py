@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from radchat.architectures import SAMPLING
@@ -35,7 +34,7 @@ from radchat.engine.template import Template
 from radchat.engine.tokenizer import Tokenizer
 from radchat.engine.unless_full import unless_full
 from radchat.engine.warm_up import warm_up
-from radchat.engine.weights import load_packed, load_weights, packed_size
+from radchat.engine.weights import is_stored_as, load_packed, load_weights, packed_size
 from radchat.errors import ModelBroken, UsageError
 from radchat_kernels.executor import Executor, Heads, choose
 from radchat_kernels.plan import Plan
@@ -181,7 +180,7 @@ def load(
         system=defaults.get("system"),
         fingerprint=fingerprint(folder, chosen),
         num_bytes=needed.weights,
-        is_mapped=device.type == "cpu" and _is_stored_as(values, about),
+        is_mapped=device.type == "cpu" and is_stored_as(values, about),
         device=device,
         executor=executor,
     )
@@ -289,12 +288,6 @@ def _text_factory(tokenizer: Tokenizer) -> Any:
         return tokenizer.detokenizer(after=said), StopChecker(request.params.stop)
 
     return text
-
-
-def _is_stored_as(values: torch.dtype, about: dict[str, Any]) -> bool:
-    """The weights' file holds fp32 or bf16: which, its size says."""
-    size, parameters = int(about["files"]["model.safetensors"]), int(about["parameters"])
-    return (values == torch.float32) == (size >= 4 * parameters)
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -67,3 +67,9 @@ def _map(folder: Path, stem: str, about: Mapping[str, Any]) -> dict[str, torch.T
 
 def _broken(path: Path, error: Exception, about: Mapping[str, Any]) -> ModelBroken:
     return ModelBroken(f"{path} is broken ({error}); {repair(about)}", file=str(path))
+
+
+def is_stored_as(values: torch.dtype, about: dict[str, Any]) -> bool:
+    """The weights' file holds fp32 or bf16: which, its size says."""
+    size, parameters = int(about["files"]["model.safetensors"]), int(about["parameters"])
+    return (values == torch.float32) == (size >= 4 * parameters)
