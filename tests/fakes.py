@@ -234,6 +234,7 @@ def scripted_engine(
         blocks=blocks,
         device=device,
         executor=executor,
+        pause=clock.advance if isinstance(clock, LogicalClock) else time.sleep,
     )
 
 

@@ -128,6 +128,8 @@ class Choice:
     followers: int = 0  # requests that wait for what this one computes
     passed: int = 0  # later arrivals admitted while this one waited
     retractions: int = 0
+    was_full: bool = False  # a step that it was in, since the limit of rows last went up …
+    limit_before: int | None = None  # … which was this before
     kin: Kinship = field(default_factory=lambda: Kinship(b""))
     found: tuple[int, int] = (-1, 0)  # generation of the tree -> ids cached then
     restore: Restore | None = None  # while it runs, once the disk has been asked

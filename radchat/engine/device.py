@@ -6,20 +6,37 @@ What differs between them besides the tensors' place is here: transfers, waiting
 from __future__ import annotations
 
 import gc
+import re
 from collections.abc import Sequence
 from typing import Any
 
+import psutil
 import torch
 from torch import Tensor
 
 from radchat.engine.memory import available
 from radchat_kernels.upload import upload_all
 
-_FULL = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
+# what torch's allocators, drivers and libraries say; the last: no room for cuBLAS' own things
+_FULL = (
+    "out of memory",
+    "can't allocate memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUBLAS_STATUS_NOT_INITIALIZED",
+)
+_ASKED = re.compile(r"tried to allocate ([\d.]+) (bytes|[KMGTPE]i?B)", re.IGNORECASE)
+_UNITS = {unit: 1 << 10 * power for power, unit in enumerate("bKMGTPE")}
 
 
 class DeviceFull(Exception):
-    """The device has no memory left for a step. Nothing of the step has been counted."""
+    """The device has no memory left for a step. Nothing of the step has been counted.
+
+    ``is_possible``: it might have had, were it empty.
+    """
+
+    def __init__(self, reason: str, *, is_possible: bool = True) -> None:
+        super().__init__(reason)
+        self.is_possible = is_possible
 
 
 class Device:
@@ -59,6 +76,17 @@ class Device:
         torch.zeros(1, device=self._place).add_(1)
         self.wait()
 
+    def has_at_all(self, error: BaseException) -> bool:
+        """False: more was asked for at once than the whole device has, which is a mistake."""
+        asked = _ASKED.search(str(error))
+        if asked is None:
+            return True
+        if self._cuda is None:
+            total = psutil.virtual_memory().total + psutil.swap_memory().total
+        else:
+            total = int(self._cuda.mem_get_info()[1])
+        return float(asked[1]) * _UNITS[asked[2][0]] <= int(total)
+
     def wait(self) -> None:
         """Until the device has done all that it was given, so that times mean something."""
         if self._cuda is not None:
@@ -77,6 +105,14 @@ class Device:
         """
         says = isinstance(error, RuntimeError) and any(words in str(error) for words in _FULL)
         return says or isinstance(error, torch.OutOfMemoryError)
+
+    @staticmethod
+    def is_lost(error: BaseException) -> bool:
+        """Whether nothing can be run on the device any more, whatever that is: the process has to
+        end. Not where torch's build has no kernels for the GPU: all is as it was then.
+        """
+        is_its = isinstance(error, torch.AcceleratorError) and "no kernel image" not in str(error)
+        return is_its and not Device.is_full(error)
 
 
 def why_no_gpu() -> str:

@@ -24,6 +24,7 @@ from radchat.engine.delivery import Delivery
 from radchat.engine.device import Device, DeviceFull
 from radchat.engine.disk_tier import DiskTier
 from radchat.engine.kv_pool import KVPool
+from radchat.engine.memory import no_memory
 from radchat.engine.meters import Meters, PromptCost
 from radchat.engine.outside import Outside
 from radchat.engine.prefix_cache import Lease, PrefixCache
@@ -38,10 +39,7 @@ from radchat_kernels.executor import Executor, choose
 from radchat_kernels.plan import Limits
 
 log = logging.getLogger(__name__)
-NO_MEMORY = (
-    "the device has no memory left for this answer, though nothing else ran: end what else uses "
-    "the GPU, or lower kv_device (RADCHAT_KV_DEVICE) and load the model again"
-)
+PAUSE_S = 0.2  # before a request's last try: memory that another program took for a moment
 
 
 class Engine(Outside):
@@ -61,6 +59,7 @@ class Engine(Outside):
         device: Device | None = None,
         executor: Executor | None = None,
         limits: Limits | None = None,
+        pause: Callable[[float], None] = time.sleep,
     ) -> None:
         """``device`` (default: the CPU): where model and pool are. ``limits``: of steps' plans."""
         self.model = model
@@ -70,6 +69,7 @@ class Engine(Outside):
         self.cache = cache
         self.options = options or SchedulerOptions()
         self._clock = clock
+        self._pause = pause
         self._meters = Meters(clock, self.options.chunk_tokens, self.executor.name == "triton")
         self._runner = Runner(model, pool, self.device, limits or Limits())
         self._disk = None
@@ -255,11 +255,12 @@ class Engine(Outside):
 
     def _run(self, work: list[Work], events: list[Event]) -> None:
         begin = self._clock()
-        logits = self._logits(work)
-        if logits is None:
-            self._step_was_full(work, events)
+        try:
+            logits = self._logits(work)
+        except DeviceFull as error:  # what the step had taken is free
+            self._step_was_full(work, error, events)
             return
-        self._scheduler.step_went_well()
+        self._scheduler.step_went_well(work)
         extend = sum(each.end - each.start for each in work if each.end - each.start > 1)
         singles = sum(each.end - each.start == 1 for each in work)
         self._meters.ran(extend, singles, self._clock() - begin)
@@ -275,26 +276,27 @@ class Engine(Outside):
         is_there = logits.device.type == self.device.type  # else a copy, of which kernels know not
         return sampling.sample(logits, draws, executor=self.executor if is_there else None)
 
-    def _logits(self, work: list[Work]) -> Tensor | None:
-        """None: the device had no memory for it; what it took of it is free when this returns."""
+    def _logits(self, work: list[Work]) -> Tensor:
+        """Raises DeviceFull."""
         with self._meters.timed("model"):
-            try:
-                self._runner.copy_pages(self._leases())
-                return self._runner.run(work)
-            except DeviceFull:  # its traceback holds what the step had made
-                pass
-        return None
+            self._runner.copy_pages(self._leases())
+            return self._runner.run(work)
 
-    def _step_was_full(self, work: list[Work], events: list[Event]) -> None:
+    def _step_was_full(self, work: list[Work], error: DeviceFull, events: list[Event]) -> None:
         """Nothing has been counted yet: what was to run is run later, by fewer rows a step."""
         before, rows = self._scheduler.retractions, sum(each.end - each.start for each in work)
         lost = self._scheduler.step_was_full(work)
         log.warning(
-            "no device memory for a step of %d rows: %d requests put back, at most %d rows for now",
+            "no device memory for a step of %d rows: %d requests put back, at most %d rows for now"
+            " (%s)",
             *(rows, self._scheduler.retractions - before, self._scheduler.running.limit.rows),
+            error,
         )
         if lost is not None:
-            self._delivery.end(lost, FinishReason.ERROR, events, NO_MEMORY)
+            why = no_memory(is_possible=error.is_possible, on_gpu=self.device.type != "cpu")
+            self._delivery.end(lost, FinishReason.ERROR, events, why)
+        elif self._scheduler.running.last_try is not None:
+            self._pause(PAUSE_S)
 
     def _tell_of_pins(self, events: list[Event]) -> None:
         """Pins give way to a request that runs alone: it is the one that is told."""

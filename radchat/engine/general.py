@@ -26,6 +26,7 @@ from radchat.architectures import (
     text_config,
     without_code,
 )
+from radchat.engine.device import Device
 from radchat.engine.general_attention import (
     NAME,
     Layer,
@@ -180,6 +181,8 @@ def open_module(
             output_loading_info=True,
         )
     except Exception as error:  # its many parts raise what they like
+        if Device.is_full(error):
+            raise
         raise ModelBroken(f"transformers can't open this model: {error}") from error
     _check_loaded(info)
     return module.eval()
@@ -274,6 +277,8 @@ def _observe(module: Any, longest: int, device: str) -> list[Layer]:
         with torch.inference_mode():
             during(seen, lambda: _run(module, few, few, few[-1:]))
     except (RuntimeError, TypeError, ValueError, LookupError, AttributeError) as error:
+        if Device.is_full(error) or Device.is_lost(error):
+            raise  # that is not the model's
         raise ModelBroken(f"{module.config.model_type!r} can't be run: {error}") from error
     return seen.layers
 

@@ -106,6 +106,21 @@ def no_pool(name: str, num_tokens: int, token_bytes: int, free: int) -> ModelBro
     )
 
 
+def no_memory(*, is_possible: bool, on_gpu: bool) -> str:
+    """For a request whose least step finds no room; ``is_possible``: on a device that is empty."""
+    if not is_possible:
+        return (
+            "a step asked for more memory than there is in this machine, which is a mistake of "
+            "radchat's: radchat daemon logs has the place; please report it"
+        )
+    what = "the GPU has no memory" if on_gpu else "there is no memory"
+    close = "end what else uses the GPU" if on_gpu else "close something"
+    return (
+        f"{what} left for this answer, though nothing else ran: {close}, or lower kv_device "
+        "(RADCHAT_KV_DEVICE) and load the model again"
+    )
+
+
 def num_pages(budget: Size | None, token_bytes: int, default: int) -> int:
     """Pages of the KV pool: of the budget, else of ``default`` bytes."""
     page = token_bytes * PAGE_SIZE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, TypeVar
 
@@ -17,6 +18,7 @@ from radchat_kernels.plan import Limits, Plan, Segment
 from radchat_kernels.planner import Planner
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 
 
 class Model(Protocol):
@@ -102,13 +104,15 @@ class Runner:
         except Exception as error:
             if not self._device.is_full(error):
                 raise
-            reason = str(error)
+            reason, is_possible = str(error), self._device.has_at_all(error)
+            if not is_possible:
+                log.exception("a step asks for more memory than the device has at all")
         else:
             return done
         # here the error, whose traceback holds the step's plan and tensors, is gone
         self.planner.forget()
         self._device.release()
-        raise DeviceFull(reason)
+        raise DeviceFull(reason, is_possible=is_possible)
 
 
 def wanted_rows(work: Work) -> range:

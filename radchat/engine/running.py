@@ -6,8 +6,9 @@ how long their tables are is no longer what it was.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from radchat.engine.batch import Work
 from radchat.engine.choice import Choice
 from radchat.engine.request import Priority
 from radchat.engine.scheduler_options import SchedulerOptions
@@ -18,6 +19,7 @@ class Running:
     def __init__(self, options: SchedulerOptions, page_size: int) -> None:
         self.choices: list[Choice] = []  # in order of admission
         self.limit = StepLimit()
+        self.last_try: Choice | None = None  # by itself, by the least there is, it was full
         self._options = options
         self._page_size = page_size
         self._admissions = 0
@@ -92,17 +94,54 @@ class Running:
         having = [choice for choice in self.choices if choice.rows]
         return max(having, key=self._newness) if len(having) > 1 else None
 
-    def has_rows_for(self, more: int) -> bool:
-        """Whether a step may have, besides so many rows, a row or a prompt's page of each."""
-        most = self.limit.rows
+    def has_rows_for(self, more: int, *, least: int = 0) -> bool:
+        """Whether a step may have, besides so many rows, a row or a prompt's page of each.
+
+        ``least``: of each one, where it has none yet but will have.
+        """
+        most, page = self.limit.rows, self._page_size
         if most is None:
             return True
-        return more + sum(min(self._page_size, choice.rows) for choice in self.choices) <= most
+        return more + sum(max(least, min(page, each.rows)) for each in self.choices) <= most
 
     def _newness(self, choice: Choice) -> tuple[Priority, int]:
         return self.own_or_lent(choice), choice.admitted
 
-    # -- memory -------------------------------------------------------------------------------
+    # -- the device's memory ------------------------------------------------------------------
+
+    def step_was_full(self, work: Sequence[Work]) -> Choice | None:
+        """Fewer rows from now on. Gives the choice that must end: by itself a row of it, or a
+        page of its prompt, has been full twice in a row.
+        """
+        for each in work:
+            if not each.choice.was_full:
+                each.choice.was_full, each.choice.limit_before = True, self.limit.rows
+        rows = [each.end - each.start for each in work]
+        page, num_rows, before = self._page_size, sum(rows), self.last_try
+        is_least = len(rows) == 1 and num_rows <= page
+        self.last_try = work[0].choice if is_least else None
+        if is_least:
+            self.limit.halve(num_rows, num_rows)  # so nobody runs beside it
+        else:
+            self.limit.halve(num_rows, page if max(rows) > 1 and num_rows > page else 1)
+        return before if before is self.last_try else None
+
+    def step_went_well(self, work: Sequence[Work]) -> bool:
+        """True: there may be more rows from now on."""
+        self.last_try = None
+        if not self.limit.went_well(sum(each.end - each.start for each in work)):
+            return False
+        for choice in self.choices:
+            choice.was_full = False
+        return True
+
+    def ended(self, choice: Choice) -> None:
+        """What it alone was too much for is no reason to hold others back."""
+        if choice is self.last_try:
+            self.limit.back_to(choice.limit_before)
+            self.last_try = None
+
+    # -- the pool's pages ---------------------------------------------------------------------
 
     def growth(self) -> int:
         """Pages that all who run may want soon."""

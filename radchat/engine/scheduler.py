@@ -78,7 +78,7 @@ class Scheduler:
     @property
     def has_place(self) -> bool:
         is_free = len(self.running) < self._options.max_running
-        return is_free and self.running.has_rows_for(1)
+        return is_free and self.running.has_rows_for(1, least=1)  # a row each, in the next step
 
     def forget(self, choice: Choice) -> None:
         """A choice has ended, wherever it was; the caller gives its lease back."""
@@ -87,6 +87,7 @@ class Scheduler:
         for queue in (self.running, self.waiting):
             if choice in queue:
                 queue.remove(choice)
+        self.running.ended(choice)
         self._changes += 1
 
     def schedule(self, now: float) -> Schedule:
@@ -153,17 +154,13 @@ class Scheduler:
         Returns the choice that must end: alone, and by the least there is, it can't be run either.
         """
         self.full_steps += 1
-        if (
-            not self.running.limit.halve(sum(each.end - each.start for each in work))
-            and len(work) == 1
-        ):
-            return work[0].choice
+        lost = self.running.step_was_full(work)
         while not self.running.has_rows_for(0) and (victim := self.running.victim_of_rows()):
             self._retract(victim, counts=False)
-        return None
+        return lost
 
-    def step_went_well(self) -> None:
-        self._changes += self.running.limit.went_well()
+    def step_went_well(self, work: Sequence[Work]) -> None:
+        self._changes += self.running.step_went_well(work)
 
     # -- admission ----------------------------------------------------------------------------
 
