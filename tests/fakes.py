@@ -37,8 +37,11 @@ Reply = Callable[[Sequence[int]], int]  # all ids so far -> the next one
 class Cuda:
     """``torch.cuda`` of a machine with one GPU, or with none."""
 
-    def __init__(self, *, sees_one: bool = True, is_broken: bool = False) -> None:
-        """``is_broken``: its driver doesn't take it."""
+    def __init__(
+        self, *, sees_one: bool = True, is_broken: bool = False, is_old: bool = False
+    ) -> None:
+        """``is_broken``: its driver doesn't take it. ``is_old``: bf16 is emulated."""
+        self._is_old = is_old
         self._sees_one = sees_one
         self._is_broken = is_broken
         self.called: list[str] = []
@@ -62,6 +65,9 @@ class Cuda:
 
     def memory_allocated(self) -> int:
         return 200
+
+    def is_bf16_supported(self, including_emulation: bool = True) -> bool:
+        return including_emulation or not self._is_old
 
     def synchronize(self) -> None:
         self.called.append("synchronize")

@@ -60,21 +60,19 @@ class Opener:
         """What ``auto`` comes to here for a model that fits."""
         from radchat.engine.dtypes import resolve_dtype
 
-        return resolve_dtype(asked, self.hardware.device.type)
+        return resolve_dtype(asked, self.hardware.device)
 
     def choose_dtype(self, entry: ModelEntry, asked: str, free: int) -> str:
         """What it comes to for this one, where so many bytes are free."""
         from radchat.engine import model
 
-        budget, device = self._config.kv_device, self.hardware.device.type
+        budget, device = self._config.kv_device, self.hardware.device
         return model.choose_dtype(entry.folder, asked, free, budget, device=device)
 
     def needs(self, entry: ModelEntry, dtype: str) -> Need:
         from radchat.engine import model
 
-        return model.needs(
-            entry.folder, dtype, self._config.kv_device, device=self.hardware.device.type
-        )
+        return model.needs(entry.folder, dtype, self._config.kv_device, device=self.hardware.device)
 
     def free(self) -> int:
         """Bytes that a model may take, where models go."""

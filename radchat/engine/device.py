@@ -57,6 +57,13 @@ class Device:
         """The GPU if torch sees one, else the CPU."""
         return cls("cuda" if cuda.is_available() else "cpu", cuda)
 
+    @property
+    def multiplies_bf16(self) -> bool:
+        """Natively: a GPU from before it emulates that, slower than it multiplies fp32."""
+        if self._cuda is None:
+            return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())  # noqa: SLF001
+        return bool(self._cuda.is_bf16_supported(including_emulation=False))
+
     def __str__(self) -> str:
         return f"{self.type} ({self.name})" if self.name else self.type
 
@@ -113,6 +120,9 @@ class Device:
         """
         is_its = isinstance(error, torch.AcceleratorError) and "no kernel image" not in str(error)
         return is_its and not Device.is_full(error)
+
+
+CPU = Device()
 
 
 def why_no_gpu() -> str:

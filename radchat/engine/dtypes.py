@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch
 
+from radchat.engine.device import CPU, Device
 from radchat.engine.memory import Need
 from radchat.errors import UsageError
 
@@ -15,30 +16,25 @@ _VALUES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 DTYPES = (*_VALUES, "int4")
 
 
-def values_dtype(dtype: str, device: str = "cpu") -> torch.dtype:
+def values_dtype(dtype: str, device: Device = CPU) -> torch.dtype:
     """Of activations and KV. Beside int4: bf16 where ``device`` multiplies it, else fp32."""
-    return _VALUES[("bf16" if multiplies_bf16(device) else "fp32") if dtype == "int4" else dtype]
+    return _VALUES[("bf16" if device.multiplies_bf16 else "fp32") if dtype == "int4" else dtype]
 
 
-def multiplies_bf16(device: str) -> bool:
-    """Natively; any GPU that Triton's kernels run on does."""
-    return device != "cpu" or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())  # noqa: SLF001
-
-
-def resolve_dtype(name: str, device: str = "cpu") -> str:
+def resolve_dtype(name: str, device: Device = CPU) -> str:
     """``auto`` where all fits: bf16 where the device multiplies it natively, else fp32."""
     if name not in ("auto", *DTYPES):
         raise UsageError(f"dtype {name!r}: want auto, {', '.join(DTYPES[:-1])} or {DTYPES[-1]}")
     if name != "auto":
         return name
-    return "bf16" if multiplies_bf16(device) else "fp32"
+    return "bf16" if device.multiplies_bf16 else "fp32"
 
 
-def auto_dtype(free: int, plain: Need, in_4_bits: Need | None, device: str) -> str:
+def auto_dtype(free: int, plain: Need, in_4_bits: Need | None, device: Device) -> str:
     """``auto`` by what is free on the device, where ``plain`` is the need of ``resolve_dtype``'s.
 
     On a GPU weights that don't fit beside KV for a conversation are taken in 4 bits, if the model
     has them so. On a CPU products with those are slow: never unasked.
     """
-    is_tight = device != "cpu" and in_4_bits is not None and plain.good > free
+    is_tight = device.type != "cpu" and in_4_bits is not None and plain.good > free
     return "int4" if is_tight else resolve_dtype("auto", device)

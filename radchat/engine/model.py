@@ -20,7 +20,7 @@ from radchat.engine.block_store import BlockStore
 from radchat.engine.checks import wants_checks
 from radchat.engine.decoder import Decoder, DecoderConfig
 from radchat.engine.detokenize import StopChecker
-from radchat.engine.device import Device
+from radchat.engine.device import CPU, Device
 from radchat.engine.dtypes import auto_dtype, resolve_dtype, values_dtype
 from radchat.engine.engine import Engine
 from radchat.engine.fingerprint import fingerprint
@@ -80,10 +80,10 @@ class LoadedModel:
 
 
 def choose_dtype(
-    folder: Path, name: str, free: int, kv_budget: Size | None = None, *, device: str = "cpu"
+    folder: Path, name: str, free: int, kv_budget: Size | None = None, *, device: Device = CPU
 ) -> str:
     """What ``name`` comes to where so many bytes are free on ``device``. Raises as ``load``."""
-    if name != "auto" or device == "cpu":
+    if name != "auto" or device.type == "cpu":
         return resolve_dtype(name, device)
     has_packed = packed_size(folder)[0] > 0
     in_4_bits = needs(folder, "int4", kv_budget, device=device) if has_packed else None
@@ -100,7 +100,7 @@ def layers_of(folder: Path) -> tuple[Heads, int]:
     return heads_of(config), config.hidden_size
 
 
-def needs(folder: Path, dtype: str, kv_budget: Size | None = None, *, device: str = "cpu") -> Need:
+def needs(folder: Path, dtype: str, kv_budget: Size | None = None, *, device: Device = CPU) -> Need:
     """What loading this takes, from its small files. Raises as ``load`` does."""
     about, chosen = read_about(folder), resolve_dtype(dtype, device)
     values = values_dtype(chosen, device)
@@ -117,7 +117,7 @@ def needs(folder: Path, dtype: str, kv_budget: Size | None = None, *, device: st
         config = DecoderConfig.from_hf(_json(folder / "config.json"))
         shape, context = KVShape.of(config), config.max_position_embeddings
     token_bytes = shape.num_values * values.itemsize
-    return need(folder.name, weights, kv_budget, token_bytes, context, on_gpu=device != "cpu")
+    return need(folder.name, weights, kv_budget, token_bytes, context, on_gpu=device.type != "cpu")
 
 
 def load(
@@ -139,8 +139,8 @@ def load(
     executor = executor or choose(device.type)
     about = read_about(folder)
     free = device.free_bytes() if free_bytes is None else free_bytes
-    chosen = choose_dtype(folder, dtype, free, device=device.type)
-    values = values_dtype(chosen, device.type)
+    chosen = choose_dtype(folder, dtype, free, device=device)
+    values = values_dtype(chosen, device)
     config = _json(folder / "config.json")
     is_general = about.get("runs_on") == "transformers"
     if not is_general:
@@ -150,7 +150,7 @@ def load(
     progress(0.4)
     template = Template.load(folder, tokenizer)
     progress(0.6)
-    needed = needs(folder, chosen, device=device.type)
+    needed = needs(folder, chosen, device=device)
     needed.require(free)
     generation = _json(folder / "generation_config.json")
     eos = generation.get("eos_token_id")
@@ -158,7 +158,7 @@ def load(
     sampling = {key: generation[key] for key in SAMPLING if generation.get(key) is not None}
     defaults = dict(about.get("defaults") or {})  # that came with it from another program
     open_ = _open_general if is_general else _open_decoder
-    decoder = unless_full("weights", lambda: open_(folder, config, chosen, device.type, executor))
+    decoder = unless_full("weights", lambda: open_(folder, config, chosen, device, executor))
     if decoder is None:
         device.release()
         raise needed.refusal(device.free_bytes())
@@ -187,16 +187,16 @@ def load(
 
 
 def _open_decoder(
-    folder: Path, config: dict[str, Any], dtype: str, device: str, executor: Executor
+    folder: Path, config: dict[str, Any], dtype: str, device: Device, executor: Executor
 ) -> Forward:
     packed = load_packed(folder) if dtype == "int4" else {}
     weights = load_weights(folder, None)  # cast as they are used: those packed are not
     values = values_dtype(dtype, device)
-    return Decoder(DecoderConfig.from_hf(config), weights, values, device, executor, packed)
+    return Decoder(DecoderConfig.from_hf(config), weights, values, device.type, executor, packed)
 
 
 def _open_general(
-    folder: Path, config: dict[str, Any], dtype: str, device: str, executor: Executor
+    folder: Path, config: dict[str, Any], dtype: str, device: Device, executor: Executor
 ) -> Forward:
     from radchat.engine.general import open_general, version
 
@@ -205,7 +205,7 @@ def _open_general(
     try:
         weights = load_weights(folder, None)
         values = values_dtype(dtype, device)
-        return open_general(config, weights, values, device, executor, is_checked=is_same)
+        return open_general(config, weights, values, device.type, executor, is_checked=is_same)
     except ModelBroken as error:
         if is_same:
             raise

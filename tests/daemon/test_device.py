@@ -23,6 +23,7 @@ from radchat_kernels.executor import Heads, choose
 from radchat_kernels.torch_executor import TorchExecutor
 from tests.daemon.services import WHERE, House, Machine, house, models, notices, run
 from tests.daemon.test_int4 import add_model
+from tests.fakes import Cuda
 
 no_real_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="here it can be had")
 
@@ -33,6 +34,7 @@ class Gpu(Device):
     def __init__(self, total: int) -> None:
         super().__init__("cpu")
         self.type, self.name = "meta", "NVIDIA H200"
+        self._cuda = Cuda()
         self.total = total
         self.taken: Callable[[], int] = lambda: 0
         self.coming = 0  # weights that are loaded, of an engine that is not made yet
@@ -162,7 +164,7 @@ def test_an_executor_that_is_set_and_can_not_run_the_model_is_an_error(tmp_path:
 
 def test_models_on_a_gpu_are_counted_by_its_memory_and_go_with_what_it_kept(tmp_path: Path) -> None:
     async def main() -> None:
-        need = model.needs(tiny(), "fp32", Size(tokens=4096), device="cuda")
+        need = model.needs(tiny(), "fp32", Size(tokens=4096), device=Gpu(0))
         gpu = Gpu(2 * need.least - memory.WORK_BYTES)  # both, and a step's room once
         async with house(tmp_path, Machine(gpu=on(gpu))) as home:
             engines = home.service._engines
@@ -194,7 +196,7 @@ def test_models_on_a_gpu_are_counted_by_its_memory_and_go_with_what_it_kept(tmp_
 
 def test_where_no_budget_is_set_the_pool_is_what_weights_and_a_tenth_leave(tmp_path: Path) -> None:
     async def main() -> None:
-        need = model.needs(tiny(), "fp32", device="cuda")
+        need = model.needs(tiny(), "fp32", device=Gpu(0))
         gpu = Gpu(need.good + (8 << 30))  # of which a tenth is more than what a step takes
         async with house(tmp_path, Machine(gpu=on(gpu)), RADCHAT_KV_DEVICE="") as home:
             engines, build = home.service._engines, home.service._engines.opener.build
@@ -235,7 +237,7 @@ def test_auto_takes_4_bits_on_a_gpu_that_does_not_hold_the_rest_and_finds_them_a
             gpu.taken = lambda: sum(each.num_bytes for each in engines.all)
             (folder,) = home.places.models.glob("four*")
             small, large = (
-                model.needs(folder, dtype, Size(tokens=4096), device="cuda").least
+                model.needs(folder, dtype, Size(tokens=4096), device=Gpu(0)).least
                 for dtype in ("int4", "bf16")
             )
             gpu.total = (small + large) // 2

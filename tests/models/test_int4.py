@@ -14,7 +14,8 @@ from torch import Tensor
 from radchat.config import Size
 from radchat.engine.convert import convert
 from radchat.engine.decoder import Decoder, DecoderConfig
-from radchat.engine.dtypes import auto_dtype, multiplies_bf16, resolve_dtype, values_dtype
+from radchat.engine.device import CPU, Device
+from radchat.engine.dtypes import auto_dtype, resolve_dtype, values_dtype
 from radchat.engine.linear import Linear, Linear4
 from radchat.engine.memory import WORK_BYTES, Need
 from radchat.engine.model import LoadedModel, build_engine, choose_dtype, load, needs
@@ -24,7 +25,7 @@ from radchat.errors import ModelBroken, UsageError
 from radchat_kernels.executor import Packed4
 from radchat_kernels.torch_int4 import unpack
 from tests.engine.running import Running, some_ids
-from tests.fakes import drain, greedy, output
+from tests.fakes import Cuda, drain, greedy, output
 from tests.models.making import gguf_file, hf_folder, model
 
 CASES = [
@@ -103,11 +104,11 @@ def answered(loaded: LoadedModel, ids: Ids) -> list[int]:
 def test_a_folder_loads_in_4_bits(four: Path) -> None:
     loaded = load(four, "int4")
     assert (loaded.asked_dtype, loaded.dtype) == ("int4", "int4")
-    assert loaded.decoder.dtype == values_dtype("int4", "cpu")
+    assert loaded.decoder.dtype == values_dtype("int4")
     assert len({loaded.fingerprint, load(four, "bf16").fingerprint}) == 2
     ids = array("I", random.Random(2).choices(range(3, 250), k=60))
     # on a CPU a layer is unpacked as the plain dtype holds it
-    plain = "bf16" if multiplies_bf16("cpu") else "fp32"
+    plain = "bf16" if CPU.multiplies_bf16 else "fp32"
     if plain == "bf16":
         assert answered(loaded, ids) == answered(load(four, plain), ids)
     else:
@@ -119,11 +120,11 @@ def test_weights_are_counted_as_they_are_held(four: Path) -> None:
     matrices = {name for name, tensor in weights.items() if tensor.ndim == 2}
     linears = sum(weights[name].numel() for name in matrices if "embed" not in name)
     rest = sum(tensor.numel() for tensor in weights.values()) - linears
-    width = values_dtype("int4", "cpu").itemsize
+    width = values_dtype("int4").itemsize
     wanted = linears // 2 + linears // 32 * 4 + rest * width
     assert needs(four, "int4").weights == wanted
     assert load(four, "int4").num_bytes == wanted
-    on_gpu = needs(four, "int4", device="cuda")
+    on_gpu = needs(four, "int4", device=GPU)
     assert on_gpu.weights == linears // 2 + linears // 32 * 4 + rest * 2
     assert on_gpu.good_kv == config["max_position_embeddings"] * 2 * 2 * 2 * 16 * 2
     assert needs(four, "bf16").weights == 2 * (linears + rest)
@@ -151,6 +152,7 @@ def test_a_broken_packed_file_says_how_to_repair_it(four: Path) -> None:
 
 
 GB = 10**9
+GPU = Device("cuda", Cuda())
 
 
 def test_auto_takes_4_bits_on_a_gpu_that_is_too_small() -> None:
@@ -163,16 +165,23 @@ def test_auto_takes_4_bits_on_a_gpu_that_is_too_small() -> None:
         (8 * GB, in_4_bits, "int4"),
         (8 * GB, None, "bf16"),  # which is refused then, with the numbers
     ):
-        assert auto_dtype(free, plain, packed, "cuda") == wanted, free
-        assert auto_dtype(free, plain, packed, "cpu") == resolve_dtype("auto", "cpu"), free
+        assert auto_dtype(free, plain, packed, GPU) == wanted, free
+        assert auto_dtype(free, plain, packed, CPU) == resolve_dtype("auto"), free
+
+
+def test_a_gpu_that_only_emulates_bf16_is_not_given_it_unasked() -> None:
+    old = Device("cuda", Cuda(is_old=True))
+    assert (resolve_dtype("auto", old), resolve_dtype("auto", GPU)) == ("fp32", "bf16")
+    assert resolve_dtype("bf16", old) == "bf16"
+    assert (values_dtype("int4", old), values_dtype("int4", GPU)) == (torch.float32, torch.bfloat16)
 
 
 def test_auto_asks_what_the_folder_has_and_needs(four: Path, tmp_path: Path) -> None:
-    need = needs(four, "bf16", device="cuda")
-    assert choose_dtype(four, "auto", need.good, device="cuda") == "bf16"
-    assert choose_dtype(four, "auto", need.good - 1, device="cuda") == "int4"
-    assert choose_dtype(four, "fp32", 0, device="cuda") == "fp32"
+    need = needs(four, "bf16", device=GPU)
+    assert choose_dtype(four, "auto", need.good, device=GPU) == "bf16"
+    assert choose_dtype(four, "auto", need.good - 1, device=GPU) == "int4"
+    assert choose_dtype(four, "fp32", 0, device=GPU) == "fp32"
     assert choose_dtype(four, "auto", 0) in ("bf16", "fp32")
     hf_folder(tmp_path / "src")
     convert(tmp_path / "src", tmp_path / "plain", {"name": "plain"})
-    assert choose_dtype(tmp_path / "plain", "auto", 0, device="cuda") == "bf16"
+    assert choose_dtype(tmp_path / "plain", "auto", 0, device=GPU) == "bf16"
