@@ -186,11 +186,11 @@ class Engines:
             chosen, needed = await beside(lambda: self._choose(entry, dtype))
             loaded = self._find(entry, chosen)
             if loaded is None:
-                await self._wait_for_room(needed, say)
+                available = await self._wait_for_room(needed, say)
                 self._begin_load(entry)
                 if chosen == "int4" and not self.opener.is_gpu:
                     say(slow(entry.name))
-                loaded = await self._bring(entry, chosen, needed, say)
+                loaded = await self._bring(entry, chosen, needed, available, say)
             loaded.is_auto |= dtype == "auto"
         except ModelBroken as error:
             if entry.name in error.message:
@@ -200,6 +200,8 @@ class Engines:
             raise
         except Exception as error:
             log.exception("loading %s failed", entry.name)
+            if self.opener.is_lost(error):
+                self._worker.on_broken(error)
             raise ModelBroken(f"{entry.name} could not be loaded: {error}") from error
         finally:
             self._loader = self.loading = None
@@ -210,7 +212,8 @@ class Engines:
     def _choose(self, entry: ModelEntry, dtype: str) -> tuple[str, Need]:
         """What ``auto`` comes to for it where all others would go, and what it takes then."""
         opener = self.opener
-        most = self._memory.free(self.all) + sum(each.num_bytes for each in self.all)
+        free = self._memory.free(self.all, self._memory.look())
+        most = free + sum(each.num_bytes for each in self.all)
         chosen = opener.choose_dtype(entry, dtype, most)
         return chosen, opener.needs(entry, chosen)
 
@@ -219,16 +222,20 @@ class Engines:
         self.loading, self.share_loaded = entry, 0.0
         self._loader = asyncio.current_task()
 
-    async def _wait_for_room(self, needed: Need, say: Say) -> None:
-        """Until what is idle would leave room enough; refused at once if all would not."""
+    async def _wait_for_room(self, needed: Need, say: Say) -> int:
+        """Until what is idle would leave room enough; refused at once if all would not.
+
+        Returns what is available then.
+        """
         while True:
+            available = await beside(self._memory.look)
             idle = [each for each in self.all if not each.users]
-            free = self._memory.free(self.all)
+            free = self._memory.free(self.all, available)
             needed.require(free + sum(each.num_bytes for each in self.all))
             self._makes_room = free < needed.good
             enough = free + sum(each.num_bytes for each in idle) >= needed.good
             if enough or len(idle) == len(self.all):
-                return
+                return available
             self._loader = self.loading = None
             users = sum(each.users for each in self.all)
             say(Event("progress", {"stage": "queue", "text": f"for {users} running"}))
@@ -236,13 +243,15 @@ class Engines:
             self._released.clear()
             await self._released.wait()
 
-    async def _bring(self, entry: ModelEntry, dtype: str, needed: Need, say: Say) -> Loaded:
+    async def _bring(
+        self, entry: ModelEntry, dtype: str, needed: Need, available: int, say: Say
+    ) -> Loaded:
         """Load, those that make room gone first: as few as may be before it is known to load.
 
         Nothing here, nor who calls it, may hold on to one that goes: its memory is for the new KV.
         """
-        await self._drop(self._memory.victims(self.all, needed), entry, dtype, say)
-        free = self._memory.free(self.all)
+        await self._drop(self._memory.victims(self.all, needed, available), entry, dtype, say)
+        free = self._memory.free(self.all, await beside(self._memory.look))
 
         def hear(share: float) -> None:
             self.share_loaded = LOADED * share
@@ -252,8 +261,10 @@ class Engines:
 
         model = await beside(lambda: self.opener.load(entry, dtype, hear, free))
         # counted again: while it loaded, some were unloaded, others taken, and memory came or went
-        await self._drop(self._memory.victims(self.all, needed, model), entry, dtype, say)
-        free = self._memory.free(self.all, model)
+        available = await beside(self._memory.look)
+        keys = self._memory.victims(self.all, needed, available, model)
+        await self._drop(keys, entry, dtype, say)
+        free = self._memory.free(self.all, await beside(self._memory.look), model)
         key = f"{entry.folder}:{model.dtype}"
         engine = await self._worker.install(key, lambda: self._build_engine(model, free, hear_more))
         loaded = Loaded(entry, model.dtype, model, engine, last_used=self._clock())

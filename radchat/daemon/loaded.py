@@ -93,14 +93,20 @@ class Memory:
         self._limit = limit
         self._available = available
 
-    def free(self, loaded: Iterable[Loaded], coming: LoadedModel | None = None) -> int:
-        """Bytes for another model beside these; may be less than none.
+    def look(self) -> int:
+        """What is free now, for the others. It may wait for a GPU: not for the event loop."""
+        return self._available()
+
+    def free(
+        self, loaded: Iterable[Loaded], available: int, coming: LoadedModel | None = None
+    ) -> int:
+        """Bytes for another model beside these, where so many are free; may be less than none.
 
         ``coming``: its weights are loaded already, and what is left is for its KV.
         """
         beside = list(loaded)
         weights = 0 if coming is None else coming.num_bytes
-        free = self._available() - sum(each.promised for each in beside)
+        free = available - sum(each.promised for each in beside)
         if coming is not None and coming.is_mapped:
             free -= weights
         if self._limit is None:
@@ -108,7 +114,11 @@ class Memory:
         return min(free, self._limit - weights - sum(each.num_bytes for each in beside))
 
     def victims(
-        self, loaded: Iterable[Loaded], needed: Need, coming: LoadedModel | None = None
+        self,
+        loaded: Iterable[Loaded],
+        needed: Need,
+        available: int,
+        coming: LoadedModel | None = None,
     ) -> list[str]:
         """Keys of the idle engines that must go, oldest first, as few as may be.
 
@@ -117,7 +127,7 @@ class Memory:
         """
         engines = list(loaded)
         wanted = needed.least if coming is None else needed.good - needed.weights
-        short = wanted - self.free(engines, coming)
+        short = wanted - self.free(engines, available, coming)
         keys: list[str] = []
         for each in engines:
             if each.users or short <= 0:

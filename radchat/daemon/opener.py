@@ -1,7 +1,7 @@
 """Opens models on what this machine has: chosen once, when the first is wanted.
 
 torch is imported here and not before, which takes seconds: so all but ``device`` and ``executor``
-is for a thread beside the event loop.
+is for a thread beside the event loop, and what is free is asked there.
 """
 
 from __future__ import annotations
@@ -116,6 +116,10 @@ class Opener:
             blocks=blocks,
             progress=progress,
         )
+
+    def is_lost(self, error: BaseException) -> bool:
+        """Whether this says that nothing more can be run where models go: the daemon ends."""
+        return self._hardware is not None and self._hardware.device.is_lost(error)
 
     @property
     def is_gpu(self) -> bool:

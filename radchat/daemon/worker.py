@@ -49,7 +49,7 @@ class Worker:
         self._sinks: dict[str, tuple[str, asyncio.AbstractEventLoop, Sink]] = {}
         self._engines: dict[str, EngineLike] = {}
         self._leaving: list[Leaving] = []
-        self._on_broken = on_broken
+        self.on_broken = on_broken
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._check_after_s, self._save_after_s = check_after_s, save_after_s
         # keys of engines to which something has happened since they were checked, or all was saved:
@@ -173,7 +173,7 @@ class Worker:
                 self._let_go()
         except BaseException as error:
             log.exception("the engine broke")
-            self._on_broken(error)
+            self.on_broken(error)
         left = self._leaving + [Leaving(engine, 0.0, Future()) for engine in self._engines.values()]
         self._engines = {}
         for thread in [each.end(is_written=False) for each in left]:

@@ -6,6 +6,7 @@ and pools made, and no step is run.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -190,6 +191,62 @@ def test_models_on_a_gpu_are_counted_by_its_memory_and_go_with_what_it_kept(tmp_
             assert "model_swap" in notices(told)
             assert await home.loaded() == ["tiny fp32"]
             assert gpu.released == 2
+
+    run(main())
+
+
+class Watched(Gpu):
+    """``asking``: the threads that have asked how much is free."""
+
+    def __init__(self, total: int) -> None:
+        super().__init__(total)
+        self.asking: set[str] = set()
+        self.error: Exception | None = None
+
+    def free_bytes(self) -> int:
+        self.asking.add(threading.current_thread().name)
+        if self.error is not None:
+            raise self.error
+        return super().free_bytes()
+
+
+def test_the_event_loop_asks_the_gpu_nothing(tmp_path: Path) -> None:
+    """The driver answers when it has done what else it does."""
+
+    async def main() -> None:
+        gpu = Watched(1 << 34)
+        async with house(tmp_path, Machine(gpu=on(gpu))) as home:
+            await load(home, "tiny")
+            await load(home, "other")
+            assert gpu.asking
+            assert threading.current_thread().name not in gpu.asking
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("error", "ends"),
+    [
+        (torch.AcceleratorError("CUDA error: unspecified launch failure"), True),
+        (torch.AcceleratorError("CUDA error: no kernel image is available for execution"), False),
+        (torch.AcceleratorError("CUDA error: out of memory"), False),
+        (RuntimeError("a file that is not as it should be"), False),
+    ],
+    ids=["lost", "old", "full", "another"],
+)
+def test_a_gpu_that_is_lost_while_a_model_is_loaded_ends_the_daemon(
+    tmp_path: Path, error: Exception, *, ends: bool
+) -> None:
+    async def main() -> None:
+        gpu = Watched(1 << 34)
+        async with house(tmp_path, Machine(gpu=on(gpu))) as home:
+            broken: list[BaseException] = []
+            home.service._worker.on_broken = broken.append
+            await load(home, "tiny")
+            gpu.error = error
+            with pytest.raises(ModelBroken, match=r"other could not be loaded"):
+                await load(home, "other")
+            assert broken == ([error] if ends else [])
 
     run(main())
 
