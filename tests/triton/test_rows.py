@@ -5,6 +5,8 @@ Everything lies between bands of NaN; what a kernel must fill is NaN before.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -58,6 +60,12 @@ ROPE_CASES = [
 def test_rope_store(
     dtype: torch.dtype, heads: Heads, num_rows: int, block: int, is_normed: bool
 ) -> None:
+    check_rope_store(cache, dtype, heads, num_rows, block, is_normed)
+
+
+def check_rope_store(
+    kernels: Any, dtype: torch.dtype, heads: Heads, num_rows: int, block: int, is_normed: bool
+) -> None:
     dim, num_kv_heads = heads.head_dim, heads.num_kv_heads
     num_turned = heads.num_heads + num_kv_heads
     qkv = wide(num_rows, (num_turned + num_kv_heads) * dim, dtype)
@@ -66,7 +74,7 @@ def test_rope_store(
     pool = torch.full((2, 4, 4, num_kv_heads, dim), torch.nan, dtype=dtype)
     slots = torch.tensor([13, 0, 7, 2, 8, 15, 1, 4, 9])[:num_rows]  # page 0 is like any other
     banded = Banded("q_ptr")
-    q = cache.rope_store(
+    q = kernels.rope_store(
         qkv, angles, pool[0], pool[1], slots, heads, norm, block=block, launch=banded
     )
 
@@ -92,30 +100,38 @@ def test_rope_store(
 @pytest.mark.parametrize("block", [8192, 16])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_store(dtype: torch.dtype, block: int) -> None:
+    check_store(cache, dtype, block)
+
+
+def check_store(kernels: Any, dtype: torch.dtype, block: int) -> None:
     qkv = wide(6, 4 * 24, dtype).as_strided((3, 8, 24), (240, 26, 1), 8)  # of something larger
-    k_new, v_new = qkv[:, 2:5], qkv[:, 5:8]
+    k_new, v_new = qkv[:, 2:5], normal(3, 3, 24, dtype=dtype, seed=1)
     pool = torch.full((2, 3, 2, 3, 24), torch.nan, dtype=dtype)
     slots = torch.tensor([5, 0, 2])
     want = pool.clone()
     torch_exec.store(k_new, v_new, want[0], want[1], slots)
-    cache.store(k_new, v_new, pool[0], pool[1], slots, block=block, launch=Banded())
+    kernels.store(k_new, v_new, pool[0], pool[1], slots, block=block, launch=Banded())
     assert same_bits(pool, want)
-    cache.store(k_new[:0], v_new[:0], pool[0], pool[1], slots[:0], launch=Banded())
+    kernels.store(k_new[:0], v_new[:0], pool[0], pool[1], slots[:0], launch=Banded())
     assert same_bits(pool, want)
 
 
 @pytest.mark.parametrize("block", [8192, 64])  # one program a page, or three
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_copy_pages(dtype: torch.dtype, block: int) -> None:
+    check_copy_pages(cache, dtype, block)
+
+
+def check_copy_pages(kernels: Any, dtype: torch.dtype, block: int) -> None:
     pool = normal(2, 2, 6, 4, 3, 14, dtype=dtype)
     pool[:, :, 1, 2:] = torch.nan  # the rest of a page that is not full
     want, banded = pool.clone(), Banded()
     pairs = [(1, 4), (1, 0), (5, 3)]
     for source, target in pairs:
         want[:, :, target] = want[:, :, source]
-    cache.copy_pages(pool, pairs, block=block, launch=banded)
+    kernels.copy_pages(pool, pairs, block=block, launch=banded)
     assert same_bits(pool, want)
-    cache.copy_pages(pool, [], launch=banded)
+    kernels.copy_pages(pool, [], launch=banded)
     assert same_bits(pool, want)
     assert len(banded.grids) == 1  # of all layers and pairs; none for no pairs
 
@@ -123,16 +139,22 @@ def test_copy_pages(dtype: torch.dtype, block: int) -> None:
 @pytest.mark.parametrize(("hidden", "num_rows", "block_rows"), [(70, 5, 4), (64, 3, 1), (1, 1, 2)])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_add_rmsnorm(dtype: torch.dtype, hidden: int, num_rows: int, block_rows: int) -> None:
+    check_add_rmsnorm(fused, dtype, hidden, num_rows, block_rows)
+
+
+def check_add_rmsnorm(
+    kernels: Any, dtype: torch.dtype, hidden: int, num_rows: int, block_rows: int
+) -> None:
     x, residual = wide(num_rows, hidden, dtype), wide(num_rows, hidden, dtype, seed=1)
     weight, before = normal(hidden, dtype=dtype, seed=2), residual.clone()
     banded = Banded("out_ptr")
-    y = fused.add_rmsnorm(x, residual, weight, 1e-2, block_rows=block_rows, launch=banded)
+    y = kernels.add_rmsnorm(x, residual, weight, 1e-2, block_rows=block_rows, launch=banded)
     assert error(residual, before.double() + x) < TOLERANCE[dtype]
     # the norm is of the sum as it was rounded
     want = torch_rows.add_rmsnorm(None, residual.double(), weight.double(), 1e-2)
     assert error(y, want) < TOLERANCE[dtype]
     added = residual.clone()
-    alone = fused.add_rmsnorm(
+    alone = kernels.add_rmsnorm(
         None, residual, weight, 1e-2, block_rows=block_rows, launch=Banded("out_ptr")
     )
     assert same_bits(alone, y)
@@ -142,23 +164,33 @@ def test_add_rmsnorm(dtype: torch.dtype, hidden: int, num_rows: int, block_rows:
 
 def test_what_is_rounded_when() -> None:
     """Norms before the weight, activations before up. Judged in float16, which is rounded right."""
+    check_rounding_of_norms(fused)
+    check_rounding_of_heads(cache)
+    check_rounding_of_activations(fused)
+
+
+def check_rounding_of_norms(kernels: Any) -> None:
     x, residual, weight = (normal(40, 70, dtype=torch.float16, seed=i) for i in range(3))
     want_residual, weight = residual.clone(), weight[0]
     want = torch_rows.add_rmsnorm(x, want_residual, weight, 1e-5)
-    got = fused.add_rmsnorm(x, residual, weight, 1e-5)
+    got = kernels.add_rmsnorm(x, residual, weight, 1e-5)
     assert same_bits(residual, want_residual)
     assert float((got == want).float().mean()) > 0.99
 
+
+def check_rounding_of_heads(kernels: Any) -> None:
     norm, heads = HeadNorm(normal(3, 64, dtype=torch.float16, seed=3), 1e-5), Heads(2, 1, 64)
     qkv, slots = normal(8, 4 * 64, dtype=torch.float16), torch.arange(8)
     angles = torch.ones(8, 1, 64), torch.zeros(8, 1, 64)  # no turn
     k, v = torch.zeros(2, 8, 1, 64, dtype=torch.float16), torch.zeros(2, 8, 1, 64).half()
     want = torch_rows.rope_store(qkv, angles, k, v, slots, heads, norm)
-    got = cache.rope_store(qkv, angles, k, v, slots, heads, norm)
+    got = kernels.rope_store(qkv, angles, k, v, slots, heads, norm)
     assert float((got == want).float().mean()) > 0.99
 
+
+def check_rounding_of_activations(kernels: Any) -> None:
     gate_up = normal(40, 140, dtype=torch.float16)
-    want, got = torch_rows.act_mul(gate_up, "gelu"), fused.act_mul(gate_up, "gelu")
+    want, got = torch_rows.act_mul(gate_up, "gelu"), kernels.act_mul(gate_up, "gelu")
     assert float((got == want).float().mean()) > 0.99
 
 
@@ -168,11 +200,22 @@ def test_what_is_rounded_when() -> None:
 def test_act_mul(
     dtype: torch.dtype, activation: Activation, size: int, num_rows: int, block_rows: int
 ) -> None:
+    check_act_mul(fused, dtype, activation, size, num_rows, block_rows)
+
+
+def check_act_mul(
+    kernels: Any,
+    dtype: torch.dtype,
+    activation: Activation,
+    size: int,
+    num_rows: int,
+    block_rows: int,
+) -> None:
     gate_up = wide(num_rows, 2 * size, dtype)
     gate_up[:, : size // 2] *= 40  # where exponentials end
     want = torch_rows.act_mul(gate_up.double(), activation)
     banded, before = Banded("out_ptr"), gate_up.clone()
-    got = fused.act_mul(gate_up, activation, block_rows=block_rows, launch=banded)
+    got = kernels.act_mul(gate_up, activation, block_rows=block_rows, launch=banded)
     assert got.shape == want.shape
     assert error(got, want) < TOLERANCE[dtype]
     assert same_bits(gate_up, before)

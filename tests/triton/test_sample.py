@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -49,8 +50,12 @@ CASES += [(49152, 7, 16384, 65536), (130, 5, 64, 64)]
 
 @pytest.mark.parametrize(("vocab", "rows", "block", "tile"), CASES)
 def test_tokens_are_the_twins(vocab: int, rows: int, block: int, tile: int) -> None:
+    check_tokens(sample, vocab, rows, block, tile)
+
+
+def check_tokens(kernels: Any, vocab: int, rows: int, block: int, tile: int) -> None:
     given, banded = some(rows, vocab), Banded("block_best_ptr", "block_ids_ptr", "out_ptr")
-    got = sample.draw(*given, block=block, tile=tile, launch=banded)
+    got = kernels.draw(*given, block=block, tile=tile, launch=banded)
     assert got.tolist() == torch_sample.draw(*given).tolist()
     assert len(banded.grids) == 2
 
@@ -65,13 +70,17 @@ def test_one_survivor_is_drawn_wherever_it_lies() -> None:
 
 
 def test_rows_of_which_nothing_is_kept() -> None:
+    check_rows_of_which_nothing_is_kept(sample)
+
+
+def check_rows_of_which_nothing_is_kept(kernels: Any) -> None:
     """A greedy row, a broken one: 0, and no number that would end the others."""
     given = some(3, 300)
     given[0][1, 7] = torch.nan
     given[1][1] = torch.nan
     given[3][:2] = torch.inf
     with np.errstate(invalid="ignore"):  # which only the interpreter has
-        got = sample.draw(*given, block=64)
+        got = kernels.draw(*given, block=64)
     assert got[:2].tolist() == [0, 0]
     assert got[2] == torch_sample.draw(*(each[2:] for each in given))[0]
 
