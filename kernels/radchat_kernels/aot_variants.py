@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import prod
 
 import torch
 
@@ -63,8 +64,10 @@ def _attention(
     window: int | None = None,
     softcap: float | None = None,
     sinks: bool = False,
+    is_far: bool = False,
     kernel: str = "attend_kernel",
 ) -> Variant:
+    """is_far: in a pool that 32-bit offsets do not reach the end of."""
     dim, group = heads.head_dim, heads.num_heads // heads.num_kv_heads
 
     def call(target: str, tile: Tile | None, launch: Capture) -> None:
@@ -73,7 +76,8 @@ def _attention(
             tiles = Tiles(tile, tile, tile) if kind == "decode" else Tiles(tiles.narrow, tile, tile)
         step = _step(kind, 1 + tiles.narrow.block_m // group, window)
         q = torch.empty(step.num_rows, heads.num_heads, dim, dtype=dtype)
-        k = torch.empty(99, PAGE, heads.num_kv_heads, dim, dtype=dtype)
+        page = PAGE, heads.num_kv_heads, dim
+        k = torch.empty(99 + is_far * 2**31 // prod(page), *page, dtype=dtype, device="meta")
         attend(
             q,
             k,
@@ -222,12 +226,18 @@ VARIANTS: dict[str, Variant] = {
     "attend tree D256 cap": _attention("tree", GEMMA, softcap=50.0),
     "attend tree D256 cap, window": _attention("tree", GEMMA, softcap=50.0, window=36),
     "attend tree D64 window": _attention("tree", GPT_OSS, window=36),
+    "attend extend D64 window": _attention("extend", GPT_OSS, window=36),
     "attend mixed D64 window": _attention("mixed", GPT_OSS, window=36),
+    **{
+        f"attend {kind} D128 64-bit": _attention(kind, LLAMA, is_far=True)
+        for kind in ("decode", "tree", "mixed")
+    },
     "attend decode D64, 71 heads": _attention("decode", FALCON),
     **{
         f"merge D{heads.head_dim}": _attention("tree", heads, kernel="merge_kernel")
         for heads in (LLAMA_1B, LLAMA, GEMMA)
     },
+    "merge D128 64-bit": _attention("tree", LLAMA, is_far=True, kernel="merge_kernel"),
     "merge D64 sinks": _attention("tree", GPT_OSS, sinks=True, kernel="merge_kernel"),
     "rope, store D128": _rope_store(LLAMA),
     "rope, store D128 normed": _rope_store(LLAMA, normed=True),

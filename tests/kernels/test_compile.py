@@ -19,7 +19,7 @@ import torch
 from radchat_kernels import aot, aot_table
 from radchat_kernels._triton import WHY_NOT
 from radchat_kernels.aot_compile import Capture, Figures, most_registers
-from radchat_kernels.aot_variants import CHOSEN
+from radchat_kernels.aot_variants import CHOSEN, VARIANTS
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 5  # of CPU, for a variant: none may make CI slow
@@ -158,3 +158,10 @@ def test_a_launch_is_captured_as_the_compiler_would_see_it() -> None:
     assert found.consts == {"BLOCK": 8, "one": 1, "none": None}
     assert found.aligned == ("x", "n")
     assert (found.num_warps, found.num_stages) == (2, 3)
+
+
+@needs_triton
+def test_the_variants_of_large_pools_have_wide_offsets() -> None:
+    wide = [name for name, each in VARIANTS.items() if each.capture("sm90").consts.get("I64")]
+    assert wide == [name for name in VARIANTS if name.endswith("64-bit")]
+    assert len(wide) == 4
