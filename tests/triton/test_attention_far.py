@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-import mmap
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
-import torch
 from torch import Tensor
 
 from radchat_kernels import attn_kernels
 from radchat_kernels._triton import launch
 from tests.triton.banded import edited
+from tests.triton.far import ROOM, ROW, ROWS, far_memory
 from tests.triton.steps import Step
 
-ROW, ROWS = 2**30 + 2**21, 8  # elements between rows (slots, pages): the third's are beyond 2^31
-ROOM = 2**31  # before the first: where an offset leads that is cut to 32 bits
 STRIDES = {"q": "qt", "k": "kp", "v": "vp", "o": "ot", "mid_o": "ms", "mid_lse": "ls"}
-
-
-def far_memory() -> Tensor:
-    """Floats of a file without content: what nobody touches is nowhere."""
-    size = 4 * (ROOM + ROWS * ROW)
-    with tempfile.TemporaryFile() as file:
-        file.truncate(size)
-        return torch.frombuffer(mmap.mmap(file.fileno(), size), dtype=torch.float32)
 
 
 class Far:

@@ -17,7 +17,7 @@ from torch import Tensor
 from radchat_kernels import cache, fused, sample
 from radchat_kernels.executor import Heads
 from tests.triton.banded import edited
-from tests.triton.far import ROOM, ROW, far_memory
+from tests.triton.far import ROOM, ROW, ROWS, far_memory
 from tests.triton.test_rows import normal, same_bits
 
 HEADS = Heads(2, 1, 16)
@@ -25,8 +25,8 @@ Result = tuple[Tensor, ...]
 
 
 def far(near: Tensor, at: int = 0) -> Tensor:
-    """``near`` with its rows, or pages of one slot, ``ROW`` apart; ``at``: one of eight places."""
-    assert len(near) <= 3
+    """``near`` with its rows, or pages of one slot, ``ROW`` apart; ``at``: not two in one place."""
+    assert len(near) <= ROWS
     strides = [ROW, *near.stride()[1:]]
     if near.ndim == 4:
         strides[1] = ROW
