@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
-DTYPES = ("bf16", "fp32", "int4")  # each has KV of its own
+DTYPES = ("bf16", "fp32", "int4")  # each has KV of its own, of one or more kinds
 NAMING_FILES = ("radchat.json", "config.json", "tokenizer.json")  # what tells a folder's content
 TIDY_EVERY_S = 30.0  # after all was in order
 OFF = "KV is not kept on disk"
@@ -53,7 +53,7 @@ class Disk:
         off = off or ("kv_disk = 0" if config.kv_disk == 0 else None)
         self.why_not: str | None = None if off is None else f"{OFF}: {off}"
         self._is_told = off is not None  # who has chosen it knows
-        self._names: dict[tuple[Path, str], tuple[tuple[int, ...], str]] = {}
+        self._names: dict[tuple[Path, str], tuple[tuple[int, ...], list[str]]] = {}
         self._num_bad, self._bad_at = 0, 0.0  # damaged blocks seen dropped, and when the last was
         self._tidy_at = 0.0
 
@@ -173,35 +173,38 @@ class Disk:
         return None if self.store is None else self.store.of(fingerprint)
 
     def of_model(self, folder: Path, dtype: str | None) -> KVFolder | None:
-        """The blocks of a converted model in a dtype; where none is known, in the first that has
-        any. Reads small files once, as long as they stay as they are.
+        """The blocks of a converted model in a dtype; where none is known, or it has KV of several
+        kinds, of the first that has any. Reads small files once, as long as they stay as they are.
         """
         if self.store is None:
             return None
         try:
-            if dtype is not None:
-                return self.store.of(self._fingerprint(folder, dtype))
-            held = self.store.stats().by_fingerprint
-            names = (self._fingerprint(folder, each) for each in DTYPES)
-            return next((self.store.of(name) for name in names if name in held), None)
+            names = self._fingerprints(folder, DTYPES if dtype is None else (dtype,))
+            held = self.store.stats().by_fingerprint if len(names) > 1 else {}
+            some = next((name for name in names if name in held), dtype and names[0])
+            return self.store.of(some) if some else None
         except (RadchatError, OSError, ValueError):  # the model is broken: nothing is its own
             return None
 
     def names_of(self, folder: Path) -> list[str]:
-        """The fingerprints of a converted model, one a dtype; none of one that is broken."""
+        """The fingerprints of a converted model, of all dtypes; none of one that is broken."""
         try:
-            return [self._fingerprint(folder, dtype) for dtype in DTYPES]
+            return self._fingerprints(folder, DTYPES)
         except (RadchatError, OSError, ValueError):
             return []
 
-    def _fingerprint(self, folder: Path, dtype: str) -> str:
-        from radchat.engine.fingerprint import fingerprint
+    def _fingerprints(self, folder: Path, dtypes: Iterable[str]) -> list[str]:
+        from radchat.engine.fingerprint import KINDS, fingerprint
 
         state = tuple((folder / name).stat().st_mtime_ns for name in NAMING_FILES)
-        known = self._names.get((folder, dtype))
-        if known is None or known[0] != state:
-            known = self._names[folder, dtype] = state, fingerprint(folder, dtype)
-        return known[1]
+        found: list[str] = []
+        for dtype in dtypes:
+            known = self._names.get((folder, dtype))
+            if known is None or known[0] != state:
+                names = [fingerprint(folder, dtype, kind) for kind in KINDS[dtype]]
+                known = self._names[folder, dtype] = state, names
+            found += known[1]
+        return found
 
     # -- what is told ----------------------------------------------------------------------------
 

@@ -23,9 +23,9 @@ from radchat.engine.detokenize import StopChecker
 from radchat.engine.device import CPU, Device
 from radchat.engine.dtypes import auto_dtype, resolve_dtype, values_dtype
 from radchat.engine.engine import Engine
-from radchat.engine.fingerprint import fingerprint
+from radchat.engine.fingerprint import fingerprint, kind_of
 from radchat.engine.forward import Forward, KVShape, heads_of
-from radchat.engine.kv_pool import KVPool
+from radchat.engine.kv_pool import DTYPE_NAMES, KVPool
 from radchat.engine.memory import PAGE_SIZE, Need, gpu_kv, need, no_pool, num_pages
 from radchat.engine.prefix_cache import PrefixCache
 from radchat.engine.request import Request
@@ -167,6 +167,7 @@ def load(
             f"{folder.name}: the tokenizer has {tokenizer.vocab_size} ids and the model rows for "
             f"{decoder.config.vocab_size}"
         )
+    kind = kind_of(chosen, device.type, DTYPE_NAMES[values])
     progress(1.0)
     return LoadedModel(
         folder=folder,
@@ -178,7 +179,7 @@ def load(
         stop_ids=template.stop_ids(eos_ids),
         sampling=sampling | {k: v for k, v in defaults.items() if k != "system"},
         system=defaults.get("system"),
-        fingerprint=fingerprint(folder, chosen),
+        fingerprint=fingerprint(folder, chosen, kind),
         num_bytes=needed.weights,
         is_mapped=device.type == "cpu" and is_stored_as(values, about),
         device=device,

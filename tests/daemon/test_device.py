@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from radchat.config import GPU_KEPT_FREE, Size
 from radchat.engine import memory, model
-from radchat.engine.device import Device
+from radchat.engine.device import CPU, Device
 from radchat.engine.hardware import Hardware
 from radchat.errors import ConfigInvalid, ModelBroken
 from radchat_kernels.executor import Heads, choose
@@ -156,6 +156,33 @@ def test_an_executor_that_is_set_and_can_not_run_the_model_is_an_error(tmp_path:
             with pytest.raises(ConfigInvalid, match=r"can't be had: heads of .*; unset RADCHAT_EX"):
                 await load(home, "tiny")
             assert await home.loaded() == []
+
+    run(main())
+
+
+def test_an_exact_answer_goes_on_only_from_kv_of_its_own_device(tmp_path: Path) -> None:
+    """And 4-bit weights only from KV of the dtype that theirs has here."""
+    gpu, old = Gpu(1 << 40), Gpu(1 << 40)
+    old._cuda = Cuda(is_old=True)
+
+    def named(folder: Path, dtype: str, device: Device) -> str:
+        return model.load(folder, dtype, device=device, executor=choose("cpu", "torch")).fingerprint
+
+    assert named(tiny(), "fp32", gpu) == named(tiny(), "fp32", old) != named(tiny(), "fp32", CPU)
+    assert named(tiny(), "bf16", gpu) == named(tiny(), "bf16", CPU)
+
+    async def main() -> None:
+        async with house(tmp_path) as home:
+            add_model(home, tmp_path)
+            (folder,) = home.places.models.glob("four*")
+            assert named(folder, "int4", gpu) != named(folder, "int4", old)
+            made = {
+                named(folder, dtype, device)
+                for dtype in ("fp32", "bf16", "int4")
+                for device in (CPU, gpu, old)
+            }
+            assert made == set(home.service._disk.names_of(folder)), "all go with the model"
+            assert len(made) == 5
 
     run(main())
 

@@ -12,7 +12,8 @@ from gguf import GGMLQuantizationType as Quant
 
 from radchat.config import Size
 from radchat.engine.convert import convert
-from radchat.engine.fingerprint import fingerprint
+from radchat.engine.fingerprint import fingerprint, kind_of
+from radchat.engine.kv_pool import DTYPE_NAMES
 from radchat.engine.model import build_engine, load
 from radchat.engine.request import Request
 from radchat_sessions.kv_store import KVStore
@@ -54,7 +55,8 @@ def store(tmp_path: Path) -> Iterator[KVStore]:
 def answer(store: KVStore | None, folder: Path, dtype: str) -> tuple[int, list[int]]:
     """Of a fresh daemon: tokens that came from disk, and the ids. What it computed is kept."""
     loaded = load(folder, dtype)
-    assert loaded.fingerprint == fingerprint(folder, dtype)
+    kind = kind_of(dtype, "cpu", DTYPE_NAMES[loaded.decoder.dtype])
+    assert loaded.fingerprint == fingerprint(folder, dtype, kind)
     blocks = None if store is None else store.of(loaded.fingerprint)
     engine = build_engine(loaded, kv_budget=Size(1 << 24), check=True, blocks=blocks)
     engine.submit(Request("a", IDS, greedy(4)))

@@ -109,9 +109,11 @@ def test_the_fingerprint_is_of_the_content_alone(tmp_path: Path, folder: Path) -
         first,
         fingerprint(folder, "fp32"),
         fingerprint(folder, "int4"),
-        fingerprint(folder, "bf16", KV_FORMAT + 1),
+        fingerprint(folder, "int4", "fp32"),
+        fingerprint(folder, "fp32", "gpu"),
+        fingerprint(folder, "bf16", kv_format=KV_FORMAT + 1),
         fingerprint(tmp_path / "other-weights", "bf16"),
         changed("rope", "config.json", json.dumps(config | {"rope_theta": 5000.0})),
         changed("tokenizer", "tokenizer.json", tokenizer + " "),
     }
-    assert len(different) == 7
+    assert len(different) == 9
