@@ -27,7 +27,7 @@ from radchat.daemon.loaded import Loaded
 from radchat.daemon.pin_book import Entry, PinBook, is_written
 from radchat.daemon.reuse import TOO_SLOW, WORTH_SAYING, Excuse
 from radchat.daemon.worker import Worker, beside
-from radchat.errors import InvalidInput, RadchatError
+from radchat.errors import Busy, InvalidInput, RadchatError
 from radchat.models import registry
 from radchat.paths import Places
 from radchat.protocol import Where
@@ -126,14 +126,14 @@ class Base:
 
     async def _stats(self, loaded: Loaded | None) -> dict[str, Any] | None:
         """An engine's numbers between two steps; None without one."""
-        return None if loaded is None else await self._worker.call(loaded.engine.stats)
+        return None if loaded is None else await self._worker.look(loaded.engine.stats)
 
     async def _snapshot(self, loaded: Loaded | None) -> Snapshot | None:
         """What an engine's cache holds now; None without one."""
         if loaded is None:
             return None
         cache, tokenizer, key = loaded.engine.cache, loaded.tokenizer.hash, loaded.key
-        return await self._worker.call(lambda: Snapshot(cache, tokenizer, key))
+        return await self._worker.look(lambda: Snapshot(cache, tokenizer, key))
 
     async def _forecast(
         self, store: Store, message: str | None, model: str | None = None
@@ -155,7 +155,10 @@ class Base:
             kept, excuse = await beside(look)
             return told(len(path.ids), 0, num_in(kept, 0, len(path.ids)), None, excuse)
         engine = loaded.engine
-        tiers = await self._worker.call(lambda: engine.probe_tiers(path.ids))
+        try:
+            tiers = await self._worker.look(lambda: engine.probe_tiers(path.ids))
+        except Busy:  # not known now: the turn itself will tell
+            return None
         kept, excuse = await beside(look)
         if num_in(kept, tiers.device, len(path.ids)) - tiers.disk > WORTH_SAYING:
             excuse = TOO_SLOW
@@ -232,7 +235,13 @@ class Base:
         await self._desk.run(unlabel)
         caches = [loaded.engine.cache for loaded in self._engines.all]
         names = [entry.name for entry in entries]
-        await self._worker.call(lambda: [c.unpin(name) for c in caches for name in names])
+
+        def unpin() -> None:
+            for cache in caches:
+                for name in names:
+                    cache.unpin(name)
+
+        self._worker.tell(unpin)
 
 
 def at_least(least: int, **numbers: int | None) -> None:

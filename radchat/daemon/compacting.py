@@ -20,7 +20,6 @@ from radchat.daemon import options, telling
 from radchat.daemon.compact_plan import Compact, Plan, make_plan
 from radchat.daemon.finding import find_session, find_store, is_stored, moved, stands
 from radchat.daemon.reuse import about_s
-from radchat.engine.request import Event as EngineEvent
 from radchat.engine.request import Finished, FinishReason, Progress, Request, Tokens
 from radchat.errors import InvalidInput, RadchatError
 from radchat.protocol import Event
@@ -50,7 +49,7 @@ class Compaction:
     ) -> None:
         self._ask, self._desk, self._engines, self._worker = ask, desk, engines, worker
         self._say = say
-        self._inbox: asyncio.Queue[EngineEvent] = asyncio.Queue()
+        self._inbox = worker.inbox()
 
     async def run(self) -> None:
         store, session = await self._desk.run(self._find)

@@ -59,7 +59,7 @@ class ContextMethods(EvictMethods):
         body, ids = await self._desk.run(look)
         if loaded is not None and ids is not None:
             engine = loaded.engine
-            tiers = await self._worker.call(lambda: engine.probe_tiers(ids))
+            tiers = await self._worker.look(lambda: engine.probe_tiers(ids))
             body["cached"] = {"device": tiers.device, "host": 0, "disk": tiers.disk}
             body["computed"] = len(ids) - tiers.device - tiers.disk
         return body

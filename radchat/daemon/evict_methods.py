@@ -93,7 +93,7 @@ class EvictMethods(CacheMethods):
             num_bytes = freed * loaded.bytes_per_token
             return {"freed_tokens": freed, "freed_bytes": num_bytes, "pinned_tokens": stays}
 
-        return await self._worker.call(evict)
+        return await self._worker.look(evict)
 
     async def _evict_disk(
         self,

@@ -16,7 +16,6 @@ from radchat.daemon.reuse import about, about_s
 from radchat.daemon.turns import file_parts
 from radchat.engine.conversation import Settings, Turn
 from radchat.engine.cuts import common_ids
-from radchat.engine.request import Event as EngineEvent
 from radchat.engine.request import (
     Fill,
     Finished,
@@ -58,7 +57,7 @@ async def fill(
     """In the background; whoever is cancelled here has the request ended. What was restored or
     computed by then stays.
     """
-    inbox: asyncio.Queue[EngineEvent] = asyncio.Queue()
+    inbox = worker.inbox()
     name, params = secrets.token_hex(8), SamplingParams()
     request = Request(name, ids, params, priority=Priority.BACKGROUND, fill=how)
     finished: Finished | None = None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from radchat.daemon.options import usage_json
 from radchat.engine.request import Finished, FinishReason, Ids, Request, TokenLogprob, Tokens
-from radchat.errors import RadchatError
+from radchat.errors import Busy, RadchatError
 from radchat_sessions.content import Part, reasoning_part, text_part
 from radchat_sessions.messages import BegunAnswer
 
@@ -33,6 +33,7 @@ class Heard:
     ended_at: float | None = None
     finished: Finished | None = None  # what the engine said at its end
     error: str | None = None
+    is_cut: bool = False  # by the daemon's end, in the midst of a step
     num_thought: int = 0  # ids spent on reasoning, its marks included
     is_away: bool = False  # in the store, or known to be nothing
     body: dict[str, Any] = field(default_factory=dict)  # as it was told
@@ -45,7 +46,9 @@ class Heard:
 
     @property
     def reason(self) -> FinishReason:
-        return FinishReason.ERROR if self.finished is None else self.finished.reason
+        if self.finished is not None:
+            return self.finished.reason
+        return FinishReason.ABORT if self.is_cut else FinishReason.ERROR
 
     def take(self, event: Tokens, now: float) -> tuple[str, str]:
         """A step's ids; the new reasoning and the new words."""
@@ -77,7 +80,9 @@ class Heard:
 
     def fail(self, error: BaseException) -> None:
         """It ends here, because of something in the daemon; whose words may be the user's."""
-        self.error = error.message if isinstance(error, RadchatError) else type(error).__name__
+        self.is_cut = isinstance(error, Busy)
+        if not self.is_cut:
+            self.error = error.message if isinstance(error, RadchatError) else type(error).__name__
         self.ended_at = self.ended_at or time.monotonic()
 
     def _keep(self, reasoning: str, content: str) -> tuple[str, str]:

@@ -26,7 +26,7 @@ from radchat.daemon.worker import Worker
 from radchat.engine import request as engine
 from radchat.engine.meters import PromptCost
 from radchat.engine.request import FinishReason
-from radchat.errors import RadchatError
+from radchat.errors import Busy, RadchatError
 from radchat.protocol import Event
 from radchat_sessions.errors import SaveFailed
 from radchat_sessions.messages import Begun, Ended, Placed
@@ -54,7 +54,7 @@ class Listening:
         self._asked, self._begun = asked, begun
         self._store, self._desk, self._worker, self._say = store, desk, worker, say
         self._disk, self._decode = disk, loaded.tokenizer.decode
-        self._inbox: asyncio.Queue[engine.Event] = asyncio.Queue()
+        self._inbox = worker.inbox()
         prepared, template = asked.prepared, loaded.template
         self._telling = Telling(asked, begun)
         self._choices = [
@@ -95,10 +95,7 @@ class Listening:
         try:
             await self._submit(loaded)
             while self._left:
-                batch = [await self._inbox.get()]
-                while not self._inbox.empty():
-                    batch.append(self._inbox.get_nowait())
-                await self._take(batch)
+                await self._take(await self._inbox.batch())
             self._cost = loaded.engine.prompt_cost
         except BaseException as error:
             self._error = error
@@ -125,11 +122,12 @@ class Listening:
             self._worker.abort(request.id)
 
     async def _give_up(self) -> None:
-        """End the request, and wait until the engine has let go of it."""
+        """End the request, and wait until the engine has let go of it, or we of the engine."""
         if self._left:
             self._worker.abort(self._asked.request.id)
-        while self._left:
-            self._left -= isinstance(await self._inbox.get(), engine.Finished)
+        with contextlib.suppress(Busy):
+            while self._left:
+                self._left -= isinstance(await self._inbox.get(), engine.Finished)
 
     def _say_branch(self, placed: Placed | None) -> None:
         if placed is not None and placed.moved_on:

@@ -54,7 +54,7 @@ class PinMethods(RefMethods):
             raise InvalidInput(
                 f"{entry.message[:4]} was not read by {loaded.name} yet: there is no KV of it"
             )
-        await self._worker.call(lambda: loaded.engine.pin(entry.name, ids))  # or it is refused
+        await self._worker.look(lambda: loaded.engine.pin(entry.name, ids))  # or it is refused
         label = self._pins.label(entry)
         try:
             await self._desk.run(
@@ -94,7 +94,7 @@ class PinMethods(RefMethods):
         held = {}
         if loaded is not None:
             engine = loaded.engine
-            held = await self._worker.call(lambda: {pin.name: pin for pin in engine.cache.pins()})
+            held = await self._worker.look(lambda: {pin.name: pin for pin in engine.cache.pins()})
 
         def work() -> list[dict[str, Any]]:
             rows = []
@@ -133,7 +133,7 @@ class PinMethods(RefMethods):
                 "pin_limit_tokens": cache.pin_limit * size,
             }
 
-        return await self._worker.call(count)
+        return await self._worker.look(count)
 
     # -- their life ------------------------------------------------------------------------------
 

@@ -32,6 +32,8 @@ from radchat_sessions.errors import StoreError
 log = logging.getLogger(__name__)
 
 TICK_S = 1.0
+STEP_S = 3.0  # a step in progress may take so long in all; at the end of the daemon
+POLL_S = 0.1
 CLOSE_S = 8.0  # for the engines' KV to be written (engines.FLUSH_S) after the step in progress
 DISK_CLOSE_S = 3.0  # for the KV index; after it nothing is left to do
 EXIT_BROKEN = 70
@@ -76,17 +78,30 @@ class Service(ControlMethods):
             answer.last_chance()
         for task in self._tasks - {task for _, task in self._answers.values()}:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        try:
-            await asyncio.wait_for(self._engines.close(), CLOSE_S)
-        except TimeoutError:
-            log.warning("the engines are still at work: what they have not written is not on disk")
-        await beside(self._worker.stop)
+        if await self._have_ended():
+            try:
+                await asyncio.wait_for(self._engines.close(), CLOSE_S)
+            except TimeoutError:
+                log.warning("the engines are still at work: what they didn't write isn't on disk")
+            await beside(self._worker.stop)
         await self._desk.close()  # before the KV disk, which may hang
         try:
             await asyncio.wait_for(self._disk.close(), DISK_CLOSE_S)
         except TimeoutError:
             log.warning("the KV disk does not answer: its index may have to be mended")
+
+    async def _have_ended(self) -> bool:
+        """Wait for what runs to end with the step in progress. False: that takes too long, and is
+        let go of, with what the engines have not written to disk.
+        """
+        idle = self._worker.call(lambda: None)
+        ends = asyncio.gather(*self._tasks, idle, return_exceptions=True)
+        while not ends.done():
+            await asyncio.wait({ends}, timeout=POLL_S)
+            if self._worker.step_s > STEP_S and not self._worker.has_let_go:
+                log.warning("not waited for: a step that has taken %.0f s", self._worker.step_s)
+                self._worker.let_go()
+        return not self._worker.has_let_go
 
     @property
     def state(self) -> State:

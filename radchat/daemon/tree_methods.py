@@ -39,7 +39,10 @@ class TreeMethods(ExchangeMethods):
         at_least(1, depth=depth)
         loaded = await self._engine_of(lambda: self._tree_root(where, session, ref, head)[:2])
         snapshot = await self._snapshot(loaded) if show_cache or lru else None
-        tiers = tiers_json(await self._stats(loaded), await self._disk.tier())
+        counts = None if loaded is None else loaded.engine.stats()  # as `daemon status` has them
+        if snapshot is not None:
+            counts = await self._stats(loaded)
+        tiers = tiers_json(counts, await self._disk.tier())
         pins = list(self._pins)
 
         def look() -> dict[str, Any]:

@@ -47,7 +47,7 @@ class WhyMethods(ContextMethods):
         mine = answer.model, answer.dtype
         engines = [each.engine for each in self._engines.all if (each.name, each.dtype) == mine]
         if engines:
-            return await self._worker.call(lambda: engines[0].probe_tiers(ids))
+            return await self._worker.look(lambda: engines[0].probe_tiers(ids))
         path = Path(ids, *mine, "", answer.created)
         kept = await beside(lambda: self._path_on_disk(store, path))
         num = num_in(kept, 0, len(ids))

@@ -2,8 +2,9 @@
 
 Everything that touches an engine runs here, between two steps; engines that have work take turns,
 a step each. The event loop never waits for a step: it hands in a closure and awaits its result, or
-submits a request with a sink for its events. Crash-only: when an engine breaks an invariant the
-thread reports it once and is gone; what was shown is in the store already.
+submits a request with a sink for its events. A step may be long: who only looks gives up after a
+little (``look``), and the daemon's end goes on without it (``let_go``). Crash-only: when an engine
+breaks an invariant the thread reports it once and is gone; what was shown is in the store already.
 """
 
 from __future__ import annotations
@@ -12,15 +13,18 @@ import asyncio
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from radchat.daemon.engine_like import EngineLike
 from radchat.daemon.leaving import Leaving
 from radchat.engine.request import Event, Finished, Ids, Request
+from radchat.errors import Busy
+from radchat.protocol import STOPPING
 
 T = TypeVar("T")
 E = TypeVar("E", bound="EngineLike")
@@ -30,6 +34,7 @@ log = logging.getLogger(__name__)
 IDLE_CHECK_AFTER_S = 5.0  # engines idle this long recount themselves once
 SAVE_AFTER_S = 2.0  # and this long: they copy what is to be kept, for the disk …
 SAVE_EVERY_S = 0.01  # … a block at a time
+LOOK_S = 1.0  # who only looks waits so long for a step to end
 
 
 class Worker:
@@ -46,6 +51,9 @@ class Worker:
         save_after_s: float = SAVE_AFTER_S,
     ) -> None:
         self._inbox: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._listeners: weakref.WeakSet[Inbox] = weakref.WeakSet()
+        self._since: float | None = None  # when what the thread is at now began
+        self.has_let_go = False
         self._sinks: dict[str, tuple[str, asyncio.AbstractEventLoop, Sink]] = {}
         self._engines: dict[str, EngineLike] = {}
         self._leaving: list[Leaving] = []
@@ -69,9 +77,60 @@ class Worker:
 
     async def call(self, function: Callable[[], T]) -> T:
         """Run ``function`` on the engines' thread between two steps, and await its result."""
-        future: Future[T] = Future()
-        self._inbox.put(lambda: _settle(future, function))
-        return await asyncio.wrap_future(future)
+        return await asyncio.wrap_future(self._hand_in(function))
+
+    async def look(self, function: Callable[[], T]) -> T:
+        """``call``, for who would rather try again than wait: raises Busy, and then nothing has
+        been done, where the step in progress does not end soon.
+        """
+        future = self._hand_in(function)
+        result = asyncio.wrap_future(future)
+        await asyncio.wait({result}, timeout=LOOK_S)
+        if not result.done() and future.cancel():
+            raise Busy(f"the engine has been in one step for {self.step_s:.0f} s: try again later")
+        return await result
+
+    def tell(self, function: Callable[[], None]) -> None:
+        """Have ``function`` run between two steps, soon; it must not fail."""
+        self._inbox.put(function)
+
+    def _hand_in(self, function: Callable[[], T]) -> Future[T]:
+        if self.has_let_go:
+            raise Busy(STOPPING)
+        entry = _Call(function)
+        self._inbox.put(entry)
+        return entry.future
+
+    @property
+    def step_s(self) -> float:
+        """How long the thread has been at what it does now, a step as a rule. From any thread."""
+        since = self._since
+        return 0.0 if since is None else time.monotonic() - since
+
+    def inbox(self) -> Inbox:
+        """For the events of one request: its ``put_nowait`` is the sink."""
+        made = Inbox()
+        self._listeners.add(made)
+        return made
+
+    def let_go(self) -> None:
+        """Go on without the step in progress: the process ends. On the event loop.
+
+        Whoever waits for the engines is told so, with Busy; what the thread may still say is heard
+        by nobody. No word is lost: each was in its running file before it was shown.
+        """
+        self.has_let_go = True
+        loop = asyncio.get_running_loop()
+        for listener in list(self._listeners):
+            loop.call_soon(listener.lose)  # behind what has been said already
+        while True:
+            try:
+                entry = self._inbox.get_nowait()
+            except Empty:
+                break
+            if isinstance(entry, _Call):
+                entry.refuse(Busy(STOPPING))
+        self._inbox.put(None)
 
     async def install(self, key: str, build: Callable[[], E]) -> E:
         """Add what ``build`` returns, between two steps."""
@@ -193,7 +252,9 @@ class Worker:
     def _step(self, key: str) -> None:
         engine = self._engines[key]  # held for the step only
         if engine.has_work():
+            self._since = time.monotonic()
             self._deliver(engine.step())
+            self._since = None
             self.steps += 1
             self._unchecked.add(key)
             self._idle_since = time.monotonic()
@@ -213,7 +274,9 @@ class Worker:
                 continue
             if entry is None:
                 return False
+            self._since = time.monotonic()
             entry()
+            self._since = None
             self._unsaved = dict.fromkeys(self._engines, 0.0)  # a path to be kept, perhaps
 
     def _idle_work(self) -> float | None:
@@ -244,6 +307,8 @@ class Worker:
 
     def _deliver(self, events: list[Event]) -> None:
         """One hand-over to each event loop a step, in order."""
+        if self.has_let_go:  # there is no loop any more, perhaps
+            return
         by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Sink, Event]]] = {}
         for event in events:
             target = self._sinks.get(event.request_id)
@@ -255,6 +320,51 @@ class Worker:
                 del self._sinks[event.request_id]
         for loop, pairs in by_loop.items():
             loop.call_soon_threadsafe(_hand_over, pairs)
+
+
+class Inbox:
+    """A request's events, until ``get`` raises Busy: the engines were let go of."""
+
+    def __init__(self) -> None:
+        self._queue: asyncio.Queue[Event | None] = asyncio.Queue()
+        self.put_nowait: Sink = self._queue.put_nowait
+
+    def lose(self) -> None:
+        """After what has come, nothing more will."""
+        self._queue.put_nowait(None)
+
+    async def get(self) -> Event:
+        event = await self._queue.get()
+        if event is None:
+            self.lose()  # the end stays the end
+            raise Busy(STOPPING)
+        return event
+
+    async def batch(self) -> list[Event]:
+        """All that has come; waits for the first."""
+        events = [await self.get()]
+        while not self._queue.empty():
+            event = self._queue.get_nowait()
+            if event is None:
+                self.lose()
+                break
+            events.append(event)
+        return events
+
+
+class _Call(Generic[T]):
+    """What somebody awaits the result of."""
+
+    def __init__(self, function: Callable[[], T]) -> None:
+        self.future: Future[T] = Future()
+        self._function = function
+
+    def __call__(self) -> None:
+        _settle(self.future, self._function)
+
+    def refuse(self, error: BaseException) -> None:
+        if self.future.set_running_or_notify_cancel():
+            self.future.set_exception(error)
 
 
 async def beside(function: Callable[[], T]) -> T:
