@@ -1,7 +1,7 @@
 """How fast is tree decode on a GPU, beside its byte bound, our per-sequence plan and others?
 
     python benchmarks/gpu.py [--minutes 8] [--sglang FOLDER]
-    TRITON_INTERPRET=1 python benchmarks/gpu.py --tiny      on a CPU: that everything runs, no times
+    TRITON_INTERPRET=1 python benchmarks/gpu.py --tiny      on a CPU: that all is right; no times
 
 First every method is held against float64 on two layers; a method that is wrong is not timed. Then
 what the device can do, the trees of kernels.md, sweeps, the smaller kernels, whole models; tables
@@ -53,17 +53,27 @@ def main(argv: list[str] | None = None) -> int:
 def arguments(argv: list[str] | None) -> argparse.Namespace:
     assert __doc__
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--minutes", type=float, default=8)
-    parser.add_argument("--sglang", type=Path, metavar="FOLDER")
-    parser.add_argument("--tiny", action="store_true", help="on a CPU, interpreted: no times")
-    parser.add_argument("--without-transformers", action="store_true")
+    parser.add_argument(
+        "--minutes", type=float, default=8, help="at most; what they don't suffice for is named (8)"
+    )
+    parser.add_argument(
+        "--sglang", type=Path, metavar="FOLDER", help="has its decode_attention.py and score_mod.py"
+    )
+    parser.add_argument(
+        "--tiny",
+        action="store_true",
+        help="with TRITON_INTERPRET=1, on a CPU: that everything runs and is right; its times mean nothing",
+    )
+    parser.add_argument("--without-transformers", action="store_true", help="leave it out")
     parser.add_argument("--once", metavar="CASE", help="one layer of the tree plan, once: for ncu")
     return parser.parse_args(argv)
 
 
 def _why_not(*, tiny: bool) -> str:
+    if tiny and not _triton.INTERPRETED:
+        return "--tiny needs TRITON_INTERPRET=1 in the environment"
     if tiny:
-        return "" if _triton.INTERPRETED else "--tiny needs TRITON_INTERPRET=1 in the environment"
+        return _triton.WHY_NOT
     if _triton.INTERPRETED:
         return "TRITON_INTERPRET is set: nothing would run on the GPU; unset it"
     if not torch.cuda.is_available():

@@ -82,6 +82,8 @@ class Bench:
     def close(self) -> int:
         """Tables, what was left out, the JSON line; 1 where something of ours went wrong."""
         budget, results = self.budget, self.results
+        if self.tiny:
+            self._say("interpreted: the times and ratios below mean nothing")
         for line in tables(results):
             self._say(line)
         for what in budget.dropped:

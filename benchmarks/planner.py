@@ -12,6 +12,7 @@ each item's tokens once (the further row tiles of a wide item find them in the c
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import sys
 import time
@@ -116,7 +117,8 @@ def main() -> None:
     repeat = parser.parse_args().repeat
     alone = replace(LIMITS, shared=False)
     heads = ("plan", "pack", "hit", "plan alone", "items", "GB", "alone", "ratio", "partials")
-    print(f"{'µs of CPU; GB a step; MB a layer':34}" + "".join(f"{head:>11}" for head in heads))
+    print("plan, pack, serve in µs of CPU; K and V in GB a step; parts in MB a layer")
+    print(f"{'nodes x tokens, level by level':34}" + "".join(f"{head:>11}" for head in heads))
     figures = {}
     for name, levels in CASES.items():
         segments = branches(levels)
@@ -143,4 +145,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except BrokenPipeError:  # its reader has seen enough: `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

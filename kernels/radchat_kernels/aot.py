@@ -175,22 +175,50 @@ def _line(result: Result, row: Row | None) -> str:
 
 
 def _arguments(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m radchat_kernels.aot")
-    parser.add_argument("variant", nargs="*", choices=[[], *VARIANTS], metavar="VARIANT")
-    parser.add_argument("--all", action="store_true", help="the whole table")
-    parser.add_argument("--target", action="append", choices=TARGETS)
-    parser.add_argument("--tile", type=_tile, help="M,N,WARPS,STAGES in place of the table's")
-    parser.add_argument("--json", action="store_true")
+    parser = argparse.ArgumentParser(
+        prog="python -m radchat_kernels.aot",
+        description="Compile kernels for GPUs that need not be here, and check what came of it. "
+        "WRONG: against what resources.csv allows, or what the kernel's speed rests on.",
+        epilog=f"variants: {'; '.join(VARIANTS)}",
+    )
+    parser.add_argument(
+        "variant",
+        nargs="*",
+        type=_variants,
+        metavar="VARIANT",
+        help="a name below or a part of some; without any, the few that CI compiles",
+    )
+    parser.add_argument("--all", action="store_true", help="every variant for every target")
+    parser.add_argument("--target", action="append", choices=TARGETS, help="only for it; repeat")
+    parser.add_argument(
+        "--tile", type=_tile, metavar="M,N,WARPS,STAGES", help="in place of the table's"
+    )
+    parser.add_argument("--json", action="store_true", help="the results as one JSON list")
     parser.add_argument("--write", action="store_true", help="into resources.csv and the README")
-    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--processes", type=int, default=1, help="at a time (1)")
     args = parser.parse_args(argv)
+    args.variant = [name for names in args.variant for name in names]
     if args.tile and (args.write or not all(VARIANTS[name].tiled for name in args.variant)):
         parser.error("--tile is for looking at attention in other tiles")
     return args
 
 
+def _variants(text: str) -> list[str]:
+    """The one of that name, else all that have the text in theirs."""
+    found = [text] if text in VARIANTS else [name for name in VARIANTS if text in name]
+    if not found:
+        raise argparse.ArgumentTypeError(f"no variant has {text!r} in its name (--help lists them)")
+    return found
+
+
 def _tile(text: str) -> Tile:
-    return Tile(*map(int, text.split(",")))
+    try:
+        block_m, block_n, warps, stages = map(int, text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text}: want M,N,WARPS,STAGES: 64,128,4,2") from None
+    if any(n < 1 or n & (n - 1) for n in (block_m, block_n, warps)) or stages < 1:
+        raise argparse.ArgumentTypeError(f"{text}: M, N and WARPS must be powers of two")
+    return Tile(block_m, block_n, warps, stages)
 
 
 if __name__ == "__main__":

@@ -80,6 +80,28 @@ def test_a_process_of_the_interpreter_compiles_nothing_and_says_so() -> None:
     assert run.stdout == ""
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--help",), "variants: attend decode D64 bf16;"),
+        (("rope of sand",), "no variant has 'rope of sand' in its name"),
+        (("--tile", "64,128"), "64,128: want M,N,WARPS,STAGES"),
+        (("--tile", "60,128,4,2"), "60,128,4,2: M, N and WARPS must be powers of two"),
+    ],
+)
+def test_what_can_be_asked_for_is_said(
+    arguments: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        aot.main(list(arguments))
+    assert said in " ".join("".join(capsys.readouterr()).split())
+
+
+def test_a_variant_is_named_by_a_part_of_its_name() -> None:
+    assert aot._variants("merge") == [name for name in aot.VARIANTS if "merge" in name] != []
+    assert aot._variants("store D128") == ["store D128"]
+
+
 FINE = Figures(
     registers=96,
     spills=0,

@@ -26,6 +26,20 @@ sys.exit(main([]))
 """
 
 
+def test_without_triton_it_says_so() -> None:
+    code = CODE.replace(repr(ABSENT), repr((*ABSENT, "triton"))).replace("([])", "(['--tiny'])")
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 1
+    assert run.stderr.startswith("gpu.py: triton can't be imported (ImportError: triton is absent")
+
+
 def test_without_a_gpu_it_refuses_and_imports_no_more_than_it_says() -> None:
     if torch.cuda.is_available():
         return  # it would run
