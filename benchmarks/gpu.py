@@ -62,7 +62,7 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--tiny",
         action="store_true",
-        help="with TRITON_INTERPRET=1, on a CPU: that everything runs and is right; its times mean nothing",
+        help="with TRITON_INTERPRET=1, on a CPU: that all of it runs and is right; no times",
     )
     parser.add_argument("--without-transformers", action="store_true", help="leave it out")
     parser.add_argument("--once", metavar="CASE", help="one layer of the tree plan, once: for ncu")
