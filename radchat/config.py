@@ -211,6 +211,35 @@ class Config:
         return {name: v for name in named if (v := getattr(self, name)) is not None}
 
 
+def shown(value: Any) -> Any:
+    """A setting's value as JSON and people can read it."""
+    if isinstance(value, Size):
+        return f"{value.tokens}tok" if value.bytes is None else value.bytes
+    if isinstance(value, float):  # seconds
+        if value == float("inf"):
+            return -1
+        return int(value) if value.is_integer() else value
+    return value
+
+
+def not_in_force(env: Mapping[str, str], in_force: Mapping[str, Any]) -> list[str]:
+    """Variables whose settings are the daemon's and not what the one that runs was started with;
+    ``in_force``: its settings as ``shown``. The model is each command's own.
+    """
+    differ = []
+    for setting in SETTINGS:
+        raw = env.get(setting.variable or "")
+        if not raw or setting.name == "model" or setting.name not in in_force:
+            continue
+        try:
+            value = shown(setting.parse(raw))
+        except ValueError:  # told where it is read
+            continue
+        if value != in_force[setting.name]:
+            differ.append(str(setting.variable))
+    return differ
+
+
 def load(places: Places, env: Mapping[str, str] | None = None) -> Config:
     """Read config.toml and the environment; raise ConfigInvalid that names the bad setting, what
     was found, and the file and line or the variable that says so.
@@ -236,7 +265,9 @@ def _parse(setting: Setting, raw: Any, source: str, places: Places) -> Any:
     except ValueError as error:
         is_file = source == str(places.config_file)
         where = place_of(places, setting.name) if is_file else source
-        raise ConfigInvalid(f"{setting.name} = {raw!r} (from {where}): {error}") from error
+        raise ConfigInvalid(
+            f"{setting.name} = {raw!r} (from {where}): {error}", setting=setting.name, source=source
+        ) from error
 
 
 def _text(raw: Any) -> str:

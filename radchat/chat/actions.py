@@ -11,13 +11,14 @@ from radchat.chat import cache_actions, commands, context_view, limits, prompt_a
 from radchat.chat.files import load
 from radchat.chat.footer import count, place, size
 from radchat.chat.keyboard import as_found
-from radchat.chat.options import parse_option
+from radchat.chat.options import DTYPE, parse_option
 from radchat.chat.sessions_view import LISTED, listing
 from radchat.chat.status_view import device_rows
 from radchat.chat.text import clean, one_line
 from radchat.chat.transcript import branches_listing, transcript
 from radchat.chat.tree_view import render
 from radchat.chat.view import end_of
+from radchat.config import DTYPES
 from radchat.errors import InvalidInput, NotFound, UsageError
 
 if TYPE_CHECKING:
@@ -69,6 +70,8 @@ def _model(chat: Chat, rest: str) -> None:
     from radchat.models.pull import ensure
     from radchat.models.stores import is_ref
 
+    if rest.partition(" ")[2] in DTYPES:
+        raise UsageError(DTYPE)
     dtype = {k: chat.arguments[k] for k in ("dtype", "exact") if chat.arguments.get(k)}
     if is_ref(rest):  # what another program has is converted here, once
         host = chat.host

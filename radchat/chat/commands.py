@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from radchat.chat.options import nearest
+from radchat.chat.options import DTYPE, nearest
 from radchat.errors import UsageError
 
 
@@ -74,6 +74,8 @@ def parse(text: str) -> tuple[str, str]:
     slash = BY_WORD.get(word.lower())
     if slash is None:
         near = nearest(word, tuple(BY_WORD))
+        if word == "dtype":
+            raise UsageError(f"unknown command /{word}: {DTYPE}")
         hint = f"did you mean /{near}?" if near else "/help lists them"
         raise UsageError(f"unknown command /{word}: {hint}")
     return slash.name, rest.strip()

@@ -23,6 +23,8 @@ OPTIONS: dict[str, Callable[[str], Any]] = {
     "stop": str,
 }
 
+DTYPE = "the dtype is chosen where a chat or an answer begins: radchat chat -c --dtype int4"
+
 
 def nearest(word: str, names: Sequence[str]) -> str | None:
     """The name this word was meant to be, if it is near enough to one."""
@@ -39,6 +41,8 @@ def parse_option(pair: str) -> tuple[str, Any]:
     """One `k=v` of -o, or of /set in a chat."""
     key, equals, text = pair.partition("=")
     key = {"temp": "temperature", "ctx": "num_ctx"}.get(key.strip(), key.strip()).replace("-", "_")
+    if key == "dtype":
+        raise UsageError(DTYPE)
     if key not in OPTIONS:
         near = nearest(key, tuple(OPTIONS))
         hint = f"did you mean {near}?" if near else f"known: {', '.join(OPTIONS)}"

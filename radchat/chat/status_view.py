@@ -13,4 +13,6 @@ def device_rows(status: Mapping[str, Any]) -> list[tuple[str, str]]:
     executor = str(status.get("executor") or "-")
     if why := status.get("executor_why"):
         executor += f": {one_line(str(why))}"
+    if refused := status.get("refused"):
+        return [("device", f"none: {one_line(refused['message'])}")]
     return [("device", str(status.get("device") or "-")), ("executor", executor)]

@@ -94,7 +94,8 @@ def _header(tree: Mapping[str, Any], cache: bool) -> str:
     branches = len(tree.get("branches") or {})
     parts = [f"session {one_line(str(tree.get('name') or '-'))} ({str(tree['session'])[:4]})"]
     if tree.get("model"):
-        parts.append(one_line(str(tree["model"])))
+        dtype = f" {tree['dtype']}" if cache and tree.get("dtype") else ""
+        parts.append(one_line(str(tree["model"])) + dtype)
     parts.append(f"{messages} message{'' if messages == 1 else 's'}")
     parts.append(f"{branches} branch{'' if branches == 1 else 'es'}")
     line = "  ".join(parts)

@@ -11,7 +11,15 @@ from typing import Any, Self
 
 from radchat.chat.view import Answer, View
 from radchat.client import Client
-from radchat.errors import Busy, ContextOverflow, NotFound, RadchatError, Unreachable
+from radchat.errors import (
+    Busy,
+    ConfigInvalid,
+    ContextOverflow,
+    ModelBroken,
+    NotFound,
+    RadchatError,
+    Unreachable,
+)
 from radchat.wire import EventStream
 
 SETTLE_S = 3.0  # for a cut-off answer to be written down
@@ -55,9 +63,12 @@ def was_kept(client: Client, asked: dict[str, Any], answer: Answer) -> bool:
         time.sleep(0.05)
 
 
+PASSING = (Busy, Unreachable, ContextOverflow, ConfigInvalid, ModelBroken)
+
+
 def may_pass(error: BaseException) -> bool:
     """The same words may be sent again: nothing was wrong with them."""
-    return isinstance(error, (KeyboardInterrupt, Busy, Unreachable, ContextOverflow))
+    return isinstance(error, (KeyboardInterrupt, *PASSING))
 
 
 class _Cancel:

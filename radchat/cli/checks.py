@@ -13,7 +13,7 @@ from radchat.cli import gpu_checks
 from radchat.cli import home_checks as home
 from radchat.cli import machine_checks as machine
 from radchat.cli.findings import Check, Finding
-from radchat.errors import RadchatError
+from radchat.errors import ConfigInvalid, RadchatError
 
 if TYPE_CHECKING:
     from radchat.cli.common import Cli
@@ -44,6 +44,8 @@ def run(cli: Cli, *, imports: bool = False, online: bool = False) -> Iterator[Fi
     for check in asked:
         try:
             yield from check(cli)
+        except ConfigInvalid:
+            continue  # a finding of its own: settings
         except (RadchatError, OSError) as error:
             name = check.__name__
             yield Finding(name, "warning", f"can't be looked at: {error}")

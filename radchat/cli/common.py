@@ -66,6 +66,7 @@ class Cli:
     _places: Places | None = None
     _config: Config | None = None
     _client: Client | None = None
+    _has_told_settings: bool = False
 
     @property
     def places(self) -> Places:
@@ -115,17 +116,33 @@ class Cli:
 
         socket = Path(self.daemon).expanduser().absolute() if self.daemon else None
         waiting = on_wait or (self.status if self.shows_status else None)
+        notice = on_notice or self.note
         try:
-            return Client.connect(
+            client = Client.connect(
                 self.places,
                 start=start and socket is None,
                 daemon_socket=socket,
                 on_wait=waiting,
-                on_notice=on_notice or self.note,
+                on_notice=notice,
             )
         finally:
             if on_wait is None:
                 self.status("")
+        self._tell_settings(client, notice)
+        return client
+
+    def _tell_settings(self, client: Client, notice: Callable[[str], None]) -> None:
+        """Once, what the environment asks of a daemon that was started without it."""
+        from radchat.config import not_in_force
+
+        in_force = client.health.get("settings") or {}
+        names = not_in_force(self.env, in_force) if not self._has_told_settings else []
+        self._has_told_settings = True
+        if names:
+            notice(
+                f"not in force: {', '.join(f'{name}={self.env[name]}' for name in names)}; "
+                "the running daemon goes on with what it has: radchat daemon restart"
+            )
 
     def call(self, method: str, **args: Any) -> dict[str, Any]:
         """One question to the daemon about a session, asked from here."""

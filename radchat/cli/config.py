@@ -14,7 +14,8 @@ from radchat.chat.footer import size
 from radchat.chat.options import nearest
 from radchat.chat.width import table
 from radchat.cli import common
-from radchat.config import SETTINGS, Setting, Size, load, parse_bytes, parse_size, sets
+from radchat.config import SETTINGS, Setting, load, parse_bytes, parse_size, sets
+from radchat.config import shown as shown  # noqa: PLC0414 - for the commands
 from radchat.errors import ConfigInvalid, RadchatError, UsageError
 from radchat.paths import private_folder
 
@@ -117,7 +118,11 @@ def _change(cli: common.Cli, name: str, value: str | None) -> Path:
     _check(path, before, text, name, value)
     _write(path.resolve(), text, is_ours=path != cli.places.config)
     cli.forget_config()
-    load(cli.places, {})  # what else is wrong in the file is told now, with its line
+    try:
+        load(cli.places, {})
+    except ConfigInvalid as error:  # what else is wrong in the file is told now, with its line
+        done = f"{name} is no longer in it" if value is None else f"{name} = {value} is written"
+        raise ConfigInvalid(f"{done}, but {error.message}", **error.data) from error
     return path
 
 
@@ -203,14 +208,3 @@ def find(name: str) -> Setting:
         hint = f"did you mean {near}?" if near else f"known: {', '.join(BY_NAME)}"
         raise UsageError(f"unknown setting {name!r}: {hint}")
     return found
-
-
-def shown(value: Any) -> Any:
-    """A setting as JSON and people can read it."""
-    if isinstance(value, Size):
-        return f"{value.tokens}tok" if value.bytes is None else value.bytes
-    if isinstance(value, float):  # seconds
-        if value == float("inf"):
-            return -1
-        return int(value) if value.is_integer() else value
-    return value

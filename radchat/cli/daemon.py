@@ -115,7 +115,7 @@ def status_lines(found: dict[str, Any]) -> list[str]:
         ("state", state),
         ("pid", f"{found['pid']}, up {found['uptime_s']:.0f} s"),
         ("build", found["build"]),
-        ("model", found.get("model")),
+        ("model", " ".join(str(found[k]) for k in ("model", "dtype") if found.get(k))),
         *device_rows(found),
         ("requests", _requests(found)),
         ("socket", found["socket"]),

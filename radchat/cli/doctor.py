@@ -96,9 +96,10 @@ def section(key: str, value: Any) -> list[str]:
     if not value:
         return [f"{key:<10}none"]
     lines = []
+    room = max(16, *(len(name) + 2 for name in value))
     for i, (name, item) in enumerate(value.items()):
         text = item if isinstance(item, str) else _flat(item)
-        lines.append(f"{key if i == 0 else '':<10}{name:<16}{one_line(text)}".rstrip())
+        lines.append(f"{key if i == 0 else '':<10}{name:<{room}}{one_line(text)}".rstrip())
     return lines
 
 
@@ -107,6 +108,8 @@ def _flat(item: Any) -> str:
         return ", ".join(f"{k} {_flat(v)}" for k, v in item.items() if v is not None)
     if isinstance(item, list):
         return ", ".join(_flat(each) for each in item) or "none"
+    if isinstance(item, float) and item.is_integer():
+        return str(int(item))
     return "-" if item is None else str(item)
 
 
@@ -184,11 +187,12 @@ def daemon(cli: common.Cli) -> dict[str, Any]:
     if not status:
         return {"state": "none answers"}
     report = {key: status.get(key) for key in DAEMON}
+    report["uptime_s"] = round(status.get("uptime_s") or 0)
     in_force = values.ask(cli, "defaults")
     report["default_model"] = in_force.get("default_model")
     for name, setting in (in_force.get("settings") or {}).items():
         value = setting.get("value")
-        key = f"setting {name}" if name in report else name
+        key = f"{name}_setting" if name in report else name
         told = legible(name, value) if isinstance(value, int) else _flat(value)
         report[key] = f"{told} ({setting.get('from')})"
     return report

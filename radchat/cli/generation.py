@@ -80,6 +80,10 @@ class Generation:
         if self.dtype is not None:
             args["dtype"] = check_dtype(self.dtype)
         if self.exact:
+            if self.dtype not in (None, "fp32"):
+                raise UsageError(
+                    f"--dtype {self.dtype} and --exact: exact is fp32, take one of them"
+                )
             args["exact"] = True
         if self.think:
             args["think"] = self.think

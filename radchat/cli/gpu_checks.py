@@ -9,7 +9,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from radchat.chat.text import one_line
@@ -17,6 +18,7 @@ from radchat.cli import values
 from radchat.cli.findings import Finding, Status
 from radchat.cli.gpu_seen import Here, look
 from radchat.cli.machine_checks import NEEDED
+from radchat.daemon.lock import is_held
 
 if TYPE_CHECKING:
     from radchat.cli.common import Cli
@@ -24,14 +26,22 @@ if TYPE_CHECKING:
 
 PROBE = "radchat.engine.try_device"
 PROBE_S = 300.0
+AGAIN = "radchat daemon restart"
 
 
 def gpu(cli: Cli) -> Iterator[Finding]:
     here = look()
-    yield from of_device(here, cli.config, cli)
-    yield from of_executor(here, cli.config, cli)
+    found = list(of_settings(here, cli.config, cli))
+    yield from found
     if status := values.ask(cli, "status"):
-        yield _used(status)
+        used = _used(here, status, cli)
+        is_told = used.status == "broken" and used.remedy in [each.remedy for each in found]
+        yield Finding("in use", "ok", "nothing yet: see above") if is_told else used
+
+
+def of_settings(here: Here, config: Config, cli: Cli) -> Iterator[Finding]:
+    yield from of_device(here, config, cli)
+    yield from of_executor(here, config, cli)
 
 
 def of_device(here: Here, config: Config, cli: Cli) -> Iterator[Finding]:
@@ -45,10 +55,11 @@ def of_device(here: Here, config: Config, cli: Cli) -> Iterator[Finding]:
         yield Finding("device", status, f"cpu: a GPU is here ({here.gpu}), and {torch}",
                       _install(here.gpu))  # fmt: skip
     elif config.device == "cuda" and here.built_for is None:
-        text = f"cuda is set ({config.sources['device']}), and {torch}: no model loads"
+        text = f"cuda is set ({config.sources['device']}), but torch {here.torch} is built for the "
+        text += "CPU alone: no model loads"
         yield Finding("device", "broken", text, undo(cli, "device"))
     elif config.device == "cuda" and here.gpu is None:
-        text = f"cuda is set ({config.sources['device']}), and no GPU is seen: no model loads"
+        text = f"cuda is set ({config.sources['device']}), but no GPU is seen: no model loads"
         yield Finding("device", "warning", text, undo(cli, "device"))
     elif here.gpu:
         yield Finding("device", "ok", f"cuda: {here.gpu}; {torch}")
@@ -64,9 +75,10 @@ def of_executor(here: Here, config: Config, cli: Cli) -> Iterator[Finding]:
     asked = config.executor
     by = f"({config.sources['executor']})"
     if asked == "triton" and here.triton is None:
-        yield Finding("executor", "broken", f"triton is set {by} and not installed", pip)
+        text = f"triton is set {by}, but it is not installed: no model loads"
+        yield Finding("executor", "broken", text, pip)
     elif asked == "triton" and not on_gpu and not _interprets(cli):
-        text = f"triton is set {by}, and has no kernels for the CPU: no model loads"
+        text = f"triton is set {by}, but it has no kernels for the CPU: no model loads"
         yield Finding("executor", "broken", text, undo(cli, "executor"))
     elif asked == "auto" and on_gpu and here.triton is None:
         yield Finding("executor", "warning", f"torch, without kernels: {found}", pip)
@@ -82,7 +94,8 @@ def undo(cli: Cli, name: str) -> str:
     """What takes a setting back, for a daemon that runs too."""
     source = cli.config.sources[name]
     is_file = source == str(cli.places.config_file)
-    return f"radchat config unset {name}" if is_file else f"unset {source}; radchat daemon restart"
+    again = f"; {AGAIN}" if cli.daemon or is_held(cli.places.lock) else ""
+    return (f"radchat config unset {name}" if is_file else f"unset {source}") + again
 
 
 def _interprets(cli: Cli) -> bool:
@@ -96,13 +109,37 @@ def _install(gpu: str) -> str:
     return f"{pip} --index-url https://pypi.org/simple"
 
 
-def _used(status: Any) -> Finding:
-    """What the running daemon says."""
+def _used(here: Here, status: Any, cli: Cli) -> Finding:
+    """What the running daemon says, which has the settings it was started with."""
+    if refused := status.get("refused"):
+        theirs = _as_started(cli, values.ask(cli, "defaults"))
+        name = refused["setting"]
+        is_ours = getattr(theirs, name) == getattr(cli.config, name)
+        text = f"no model loads: {one_line(refused['message'])}"
+        return Finding("in use", "broken", text, undo(cli, name) if is_ours else AGAIN)
     if status.get("device") is None:
+        theirs = _as_started(cli, values.ask(cli, "defaults"))
+        if (theirs.device, theirs.executor) != (cli.config.device, cli.config.executor):
+            for each in of_settings(here, theirs, cli):
+                if each.status == "broken":
+                    text = f"by the daemon, as it was started: {each.text}"
+                    return Finding("in use", "broken", text, AGAIN)
         return Finding("in use", "ok", "not known yet: no model has been loaded")
     text = f"{status['device']}, executor {status.get('executor')}"
     why = status.get("executor_why")
     return Finding("in use", "ok", f"{text}: {one_line(str(why))}" if why else text)
+
+
+def _as_started(cli: Cli, told: Mapping[str, Any]) -> Config:
+    """The settings with the running daemon's device and executor."""
+    settings = told.get("settings") or {}
+    found = {name: settings[name] for name in ("device", "executor") if name in settings}
+    sources = {name: each["from"] for name, each in found.items()}
+    return replace(
+        cli.config,
+        sources={**cli.config.sources, **sources},
+        **{name: each["value"] for name, each in found.items()},
+    )
 
 
 def probe(cli: Cli) -> Iterator[Finding]:
@@ -117,7 +154,10 @@ def probe(cli: Cli) -> Iterator[Finding]:
         text = f"no answer within {PROBE_S:.0f} s: the driver or the compiler hangs"
         yield Finding("try device", "broken", text, "radchat config set executor torch")
         return
-    yield heard(cli, done.returncode, done.stdout, done.stderr)
+    found = heard(cli, done.returncode, done.stdout, done.stderr)
+    told = {undo(cli, each.name) for each in of_settings(look(), cli.config, cli) if each.remedy}
+    if found.remedy not in told:  # else the same again
+        yield found
 
 
 def heard(cli: Cli, code: int, out: str, err: str) -> Finding:

@@ -48,7 +48,14 @@ def settings(cli: Cli) -> Iterator[Finding]:
     try:
         assert cli.config
     except RadchatError as error:
-        edit = f"radchat config path: {cli.places.config_file}"
+        edit = f"edit {cli.places.config_file}"
+        if name := error.data.get("setting"):
+            source = error.data["source"]
+            edit = (
+                f"unset {source}"
+                if source.startswith("RADCHAT_")
+                else f"radchat config unset {name}"
+            )
         yield Finding("settings", "broken", error.message, edit)
     else:
         yield Finding("settings", "ok", "sound")

@@ -105,6 +105,7 @@ def show_lines(entry: ModelEntry, config: Config) -> list[str]:
         f"runs on       {_RUNS_ON.get(entry.runs_on, one_line(entry.runs_on))}",
         f"context       {one_line(entry.context_limit or f'{entry.context_length:,} tokens')}",
         f"weights       from {one_line(entry.dtype_source)}, sha256 {entry.weights_sha256}",
+        f"dtypes        {', '.join(entry.dtypes)}{_no_int4(entry)}",
         f"on disk       {size(entry.bytes)} in {one_line(str(entry.folder))}",
         f"licence       {one_line(entry.license or 'not stated')}",
         f"source        {one_line(entry.source)}{f' ({now})' if now else ''}",
@@ -118,6 +119,10 @@ def show_lines(entry: ModelEntry, config: Config) -> list[str]:
     lines += [f"template      {one_line(line)}" for line in template_lines(entry)]
     lines += [f"file          {one_line(name)} {size(n)}" for name, n in facts["files"].items()]
     return lines
+
+
+def _no_int4(entry: ModelEntry) -> str:
+    return "" if "int4" in entry.dtypes else "; int4 is of a .gguf in Q4_0 or Q4_1"
 
 
 def _json(path: Path) -> dict[str, Any]:

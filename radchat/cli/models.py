@@ -268,11 +268,11 @@ def stop(ctx: typer.Context, model: Annotated[str | None, typer.Argument()] = No
     if result is None:
         if model is not None:
             raise NotFound(f"{model} is not loaded", model=model)
-        result = {"unloaded": False, "models": []}
+        result = {"unloaded": False, "models": [], "engines": []}
     if cli.json:
         cli.data(result)
     else:
-        names = ", ".join(dict.fromkeys(result["models"]))
+        names = ", ".join(f"{each['model']} {each['dtype']}" for each in result["engines"])
         cli.note(f"unloaded {names}" if names else "no model is loaded")
 
 

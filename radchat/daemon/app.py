@@ -114,7 +114,10 @@ class App:
 
     def _health_body(self) -> dict[str, Any]:
         about = self._daemon.about()
-        return {"state": self.state, **{k: about[k] for k in ("pid", "build", "protocol")}}
+        return {
+            "state": self.state,
+            **{k: about[k] for k in ("pid", "build", "protocol", "settings")},
+        }
 
     async def _rpc(self, request: Request) -> Response:
         method = request.path_params["method"]

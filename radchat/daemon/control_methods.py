@@ -45,10 +45,15 @@ class ControlMethods(DiskMethods):
         }
 
     def _runs_on(self) -> dict[str, Any]:
-        """Device and executor, as they were found when the first model was loaded."""
+        """Device and executor, as they were found when the first model was loaded; ``refused``:
+        the setting that can't be had, and why.
+        """
         opener = self._engines.opener
         executor, why = opener.executor or (None, None)
-        return {"device": opener.device, "executor": executor, "executor_why": why}
+        error = opener.refused
+        refused = error and {"setting": error.data["setting"], "message": error.message}
+        device = opener.device
+        return {"device": device, "executor": executor, "executor_why": why, "refused": refused}
 
     def _home(self) -> dict[str, str]:
         places = self._places

@@ -20,7 +20,7 @@ from radchat.daemon.disk import Disk
 from radchat.daemon.loaded import Loaded, Memory, slow, swap
 from radchat.daemon.opener import Opener
 from radchat.daemon.worker import Worker, beside
-from radchat.errors import Busy, ModelBroken, NotFound, RadchatError
+from radchat.errors import Busy, ConfigInvalid, ModelBroken, NotFound, RadchatError, UsageError
 from radchat.models import registry
 from radchat.models.registry import ModelEntry
 from radchat.paths import Places
@@ -108,7 +108,14 @@ class Engines:
     async def using(self, entry: ModelEntry, dtype: str | None, say: Say) -> AsyncGenerator[Loaded]:
         """The engine of this model and dtype, loaded if need be; not unloaded while held."""
         wanted = dtype or self._config.dtype
-        loaded = await self._acquire(entry, wanted, say)
+        try:
+            loaded = await self._acquire(entry, wanted, say)
+        except UsageError as error:  # of the dtype
+            if dtype is not None:
+                raise
+            source = self._config.sources["dtype"]
+            text = f"dtype = {wanted!r} (from {source}): {error.message}"
+            raise ConfigInvalid(text, setting="dtype", asked=wanted) from error
         try:
             yield loaded
         finally:
@@ -298,8 +305,8 @@ class Engines:
 
     # -- unloading ---------------------------------------------------------------------------------
 
-    async def unload(self, name: str | None = None) -> list[str]:
-        """Free weights and KV now, of one model or of all; their names.
+    async def unload(self, name: str | None = None) -> list[tuple[str, str]]:
+        """Free weights and KV now, of one model or of all; the name and dtype of each.
 
         Raises Busy rather than wait, and then nothing is unloaded; NotFound for a name that is not
         loaded.
@@ -314,11 +321,11 @@ class Engines:
                 raise Busy(f"{each.name} is answering: cancel that first, or wait")
             if any(asked.folder == each.entry.folder for asked in self._asking):
                 raise Busy(f"{each.name} is about to be used: try again")
-        names = [each.name for each in doomed]
+        gone = [(each.name, each.dtype) for each in doomed]
         keys = [each.key for each in doomed]
         del doomed
         await self._unload(keys)
-        return names
+        return gone
 
     async def unload_idle(self) -> None:
         """Keep-alive, looked at every second; on time awake, which no clock change moves."""

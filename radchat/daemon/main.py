@@ -21,7 +21,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from radchat.config import Config
+from radchat.config import SETTINGS, Config, shown
 from radchat.daemon import logs, starting
 from radchat.daemon.awake import awake_time
 from radchat.daemon.lock import DaemonInfo, Lock, take_daemon_lock
@@ -194,6 +194,7 @@ class Daemon:
             "socket": self._info.socket,
             "log": str(self._places.log),
             "uptime_s": round(self._clock() - self._booted, 3),
+            "settings": {s.name: shown(getattr(self._config, s.name)) for s in SETTINGS},
         }
 
     # -- watching ----------------------------------------------------------------------------------

@@ -6,6 +6,8 @@ is for a thread beside the event loop, and what is free is asked there.
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from radchat.engine.memory import Need
     from radchat.engine.model import LoadedModel
 
+log = logging.getLogger(__name__)
 Choose = Callable[[str, str], "Hardware"]
 
 
@@ -31,6 +34,7 @@ class Opener:
         self._choose = choose
         self._hardware: Hardware | None = None
         self._latest: Hardware | None = None  # what the model loaded last runs on
+        self.refused: ConfigInvalid | None = None  # the last try, where it failed
 
     @property
     def device(self) -> str | None:
@@ -53,7 +57,10 @@ class Opener:
             try:
                 self._hardware = choose(self._config.device, self._config.executor)
             except hardware.NotHere as error:
-                raise _not_here(error, self._config) from error
+                self.refused = _not_here(error, self._config)
+                log.warning("%s", self.refused.message)
+                raise self.refused from error
+            self.refused = None
         return self._hardware
 
     def dtype(self, asked: str) -> str:
@@ -132,13 +139,20 @@ class Opener:
 
 
 def _not_here(error: NotHere, config: Config) -> ConfigInvalid:
-    """With where it is set, and what to type: a daemon that runs has read its settings already."""
+    """With where it is set, and what to type: a daemon that runs has read its settings already,
+    the environment of whoever started it included.
+    """
     name, source = error.setting, config.sources[error.setting]
-    is_variable = source.startswith("RADCHAT_")
-    undo = f"unset {source}" if is_variable else f"radchat config set {name} auto"
+    is_private = os.environ.get("RADCHAT_NO_DAEMON") == "1"
+    again = "" if is_private else "radchat daemon restart"
+    if not source.startswith("RADCHAT_"):
+        undo = f"radchat config unset {name}" + (again and f", then {again}")
+    elif is_private:
+        undo = f"unset {source}"
+    else:
+        undo = f"the daemon was started with it: unset {source} if it is set here, then {again}"
     return ConfigInvalid(
-        f"{name} = {error.asked!r} (from {source}) can't be had: {error}; "
-        f"{undo}, then radchat daemon restart",
+        f"{name} = {error.asked!r} (from {source}) can't be had: {error}; {undo}",
         setting=name,
         asked=error.asked,
         reason=str(error),

@@ -264,7 +264,11 @@ class Service(ControlMethods):
             task.cancel()
         await asyncio.gather(*self._restores, return_exceptions=True)
         gone = await self._engines.unload(model)
-        return {"unloaded": bool(gone), "models": gone}
+        return {
+            "unloaded": bool(gone),
+            "models": list(dict.fromkeys(name for name, _ in gone)),
+            "engines": [{"model": name, "dtype": dtype} for name, dtype in gone],
+        }
 
 
 def _end(answer: Answer, task: Running) -> None:

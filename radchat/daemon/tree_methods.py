@@ -39,9 +39,10 @@ class TreeMethods(ExchangeMethods):
         at_least(1, depth=depth)
         loaded = await self._engine_of(lambda: self._tree_root(where, session, ref, head)[:2])
         snapshot = await self._snapshot(loaded) if show_cache or lru else None
-        counts = None if loaded is None else loaded.engine.stats()  # as `daemon status` has them
-        if snapshot is not None:
+        if snapshot is not None or loaded is None:
             counts = await self._stats(loaded)
+        else:
+            counts = loaded.engine.stats()  # as `daemon status`: without waiting for a step
         tiers = tiers_json(counts, await self._disk.tier())
         pins = list(self._pins)
 
@@ -64,7 +65,8 @@ class TreeMethods(ExchangeMethods):
                 for message in store.path(entry.message)
             }
             body = views.tree_json(store, place, messages, held, tiers, kept, disk)
-            return {**body, "num_messages": total}
+            dtype = None if loaded is None else loaded.dtype  # of the cache that is told of
+            return {**body, "dtype": dtype, "num_messages": total}
 
         return await self._desk.run(look)
 

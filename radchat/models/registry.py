@@ -48,6 +48,12 @@ class ModelEntry:
     template: Mapping[str, Any] | None = None  # what the chat template was found to do
     problem: str | None = None  # why it can't be loaded
 
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """What ``--dtype`` can be: int4 is of weights that came in 4 bits, kept as they are."""
+        has_packed = (self.folder / "packed.safetensors").is_file()
+        return ("fp32", "bf16", "int4") if has_packed else ("fp32", "bf16")
+
     def to_json(self) -> dict[str, Any]:
         return {
             "name": self.name,
@@ -58,6 +64,7 @@ class ModelEntry:
             "parameters": self.parameters,
             "source": self.source,
             "dtype_source": self.dtype_source,
+            "dtypes": list(self.dtypes),
             "weights_sha256": self.weights_sha256,
             "license": self.license,
             "runs_on": self.runs_on,
@@ -206,7 +213,8 @@ def _unknown(ref: str, entries: list[ModelEntry]) -> NotFound:
     if ref in ALIASES:
         return NotFound(f"{ref} is not here yet; fetch it: radchat models pull {ref}", model=ref)
     names = [entry.name for entry in entries]
-    near = difflib.get_close_matches(ref.lower(), [*names, *ALIASES], n=3, cutoff=0.5)
+    known = list(dict.fromkeys((*names, *ALIASES)))
+    near = difflib.get_close_matches(ref.lower(), known, n=3, cutoff=0.5)
     if near:
         return NotFound(f"no model {ref!r}; did you mean: {', '.join(near)}?", model=ref)
     here = f"here: {', '.join(names)}" if names else "no model is here yet"

@@ -19,6 +19,15 @@ def write(tmp_path: Path, text: str) -> Places:
     return at
 
 
+def test_what_the_environment_asks_of_a_daemon_started_without_it() -> None:
+    env = {"RADCHAT_DEVICE": "cuda", "RADCHAT_KV_DEVICE": "1GiB", "RADCHAT_KEEP_ALIVE": "30m",
+           "RADCHAT_IDLE_EXIT": "soon", "RADCHAT_MODEL": "b", "RADCHAT_EXECUTOR": ""}  # fmt: skip
+    in_force = {"device": "auto", "kv_device": "4096tok", "keep_alive": 1800, "idle_exit": 7200}
+    in_force |= {"model": "a", "executor": "torch"}
+    assert config.not_in_force(env, in_force) == ["RADCHAT_DEVICE", "RADCHAT_KV_DEVICE"]
+    assert config.not_in_force(env, {}) == []  # a daemon that does not tell
+
+
 def test_without_a_file_the_defaults_are_in_force(tmp_path: Path) -> None:
     settings = config.load(places(tmp_path), {})
     assert settings.keep_alive == 1800

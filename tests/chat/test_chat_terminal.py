@@ -12,7 +12,14 @@ from typing import Any
 
 import pytest
 
-from radchat.errors import Busy, NotFound, Unreachable
+from radchat.errors import (
+    Busy,
+    ConfigInvalid,
+    ModelBroken,
+    NotFound,
+    RadchatError,
+    Unreachable,
+)
 from radchat.protocol import Event
 from tests.chat.conftest import SESSION, log
 from tests.chat.fake_server import FakeDaemon, answer_events
@@ -560,10 +567,11 @@ def test_500_lines_are_each_printed_once(chat: Open, daemon: FakeDaemon) -> None
         assert terminal.everything.count(f"- item {i} of the list") == 1
 
 
+@pytest.mark.parametrize("refusal", [Busy, ConfigInvalid, ModelBroken])
 def test_an_error_is_told_and_the_chat_goes_on_with_the_text_offered_again(
-    chat: Open, daemon: FakeDaemon
+    chat: Open, daemon: FakeDaemon, refusal: type[RadchatError]
 ) -> None:
-    daemon.script["generate"] = Busy("the daemon is about to end: try again")
+    daemon.script["generate"] = refusal("the daemon is about to end: try again")
     terminal = chat("chat")
     terminal.wait_for("> ")
     terminal.type("too long\r")

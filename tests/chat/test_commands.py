@@ -445,6 +445,14 @@ def test_a_session_that_is_not_there_is_said_before_anything_is_asked(
     assert (done.code, done.err) == (66, "error: no session nope\n")
 
 
+def test_exact_and_another_dtype_are_refused_with_both_names(run: Run) -> None:
+    for dtype in ("int4", "bf16", "auto"):
+        done = run("ask", "hi", "--dtype", dtype, "--exact")
+        assert done.code == 2
+        assert f"--dtype {dtype} and --exact" in done.err
+    assert run("ask", "hi", "--dtype", "fp32", "--exact").code == 0
+
+
 def test_a_file_that_is_not_there_is_named(run: Run) -> None:
     done = run("ask", "-f", "/nonexist", "hi")
     assert done.code == 42

@@ -66,6 +66,11 @@ def test_a_wrong_line_is_named_and_can_be_set_right(run: Run, file: Path) -> Non
     assert f"keep_alive = 'soon' (from {file}, line 2): want a duration" in done.err
     assert run("config", "set", "keep_alive", "7m").code == 0
     assert run("config", "get", "keep_alive").out == "420\n"
+    file.write_text('device = "gpu"\nexecutor = "Triton"\n')
+    done = run("config", "set", "device", "cpu")
+    assert done.code == 52
+    assert f"device = cpu is written, but executor = 'Triton' (from {file}, line 2)" in done.err
+    assert run("config", "unset", "executor").code == 0
     file.write_text("keep_alive = soon\n")
     done = run("config", "set", "model", "x")
     assert done.code == 52

@@ -17,6 +17,7 @@ import pytest
 from radchat.chat.footer import size
 from radchat.cli import checks, machine_checks
 from radchat.cli.common import Cli
+from radchat.cli.doctor import section
 from radchat.cli.findings import Finding
 from radchat.config import Size
 from radchat.daemon.lock import DaemonInfo, Lock
@@ -92,8 +93,27 @@ def test_what_is_broken_ends_it_with_one_and_is_the_same_in_json(home: Path) -> 
     assert done.returncode == 1
     report = json.loads(done.stdout)
     assert report["broken"] is True
+    (broken,) = (each for each in report["checks"] if "keep_alive" in each["text"])  # told once
+    assert broken["remedy"] == "unset RADCHAT_KEEP_ALIVE"
     assert "keep_alive" in report["settings"]["problem"]
     assert not home.exists()
+
+
+def test_a_wrong_line_is_broken_with_a_command_to_type(home: Path) -> None:
+    private(home / "config")
+    (home / "config" / "config.toml").write_text('device = "gpu"\n')
+    report = json.loads(doctor(home, "--json").stdout)
+    (broken,) = (each for each in report["checks"] if each["status"] == "broken")
+    assert (broken["name"], broken["remedy"]) == ("settings", "radchat config unset device")
+
+
+def test_columns_never_touch(home: Path) -> None:
+    names = {"a": "x", "a_name_of_some_length": 1800.0, "number": 2.5}
+    assert section("daemon", names) == [
+        "daemon    a                      x",
+        "          a_name_of_some_length  1800",
+        "          number                 2.5",
+    ]
 
 
 def test_what_is_set_is_shown_with_where_it_comes_from(home: Path) -> None:

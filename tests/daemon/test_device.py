@@ -102,9 +102,11 @@ def test_what_is_set_and_can_not_be_had_is_an_error_and_all_else_goes_on(
                 assert (
                     f"{setting} = '{asked}' (from {variable}) can't be had: {why}" in said.message
                 )
-                assert f"unset {variable}, then radchat daemon restart" in said.message
+                assert f"unset {variable} if it is set here, then radchat dae" in said.message
                 assert (said.data["setting"], said.data["asked"]) == (setting, asked)
-            assert (await home.service.status())["device"] is None
+            status = await home.service.status()
+            assert status["device"] is None
+            assert status["refused"] == {"setting": setting, "message": said.message}
             assert await home.loaded() == []
             assert (await home.service.sessions_list(WHERE))["total"] == 0
 
@@ -118,7 +120,7 @@ def test_what_the_file_says_is_taken_back_in_the_file(tmp_path: Path) -> None:
         file.parent.mkdir(parents=True, mode=0o700)
         file.write_text('executor = "triton"\n')
         async with house(tmp_path) as home:
-            with pytest.raises(ConfigInvalid, match=r"radchat config set executor auto, then"):
+            with pytest.raises(ConfigInvalid, match=r"radchat config unset executor, then"):
                 await home.ask("x", new_session=True)
 
     run(main())

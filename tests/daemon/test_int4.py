@@ -8,7 +8,7 @@ import pytest
 from gguf import GGMLQuantizationType as Quant
 
 from radchat.engine.convert import convert
-from radchat.errors import UsageError
+from radchat.errors import ConfigInvalid, UsageError
 from tests.daemon.services import House, house, notices, run
 from tests.models.making import gguf_file, model
 
@@ -54,5 +54,21 @@ def test_a_model_without_4_bits_is_refused_and_what_is_loaded_stays(tmp_path: Pa
             with pytest.raises(UsageError, match="tiny has no 4-bit weights"):
                 await home.say("x", dtype="int4")
             assert await home.loaded() == ["tiny fp32"]
+
+    run(main())
+
+
+def test_where_the_setting_asks_for_4_bits_the_refusal_names_the_setting(tmp_path: Path) -> None:
+    async def main() -> None:
+        file = tmp_path / "h" / "config" / "config.toml"
+        file.parent.mkdir(parents=True, mode=0o700)
+        file.write_text('dtype = "int4"\n')
+        async with house(tmp_path) as home:
+            wanted = rf"dtype = 'int4' \(from {file}\): tiny has no 4-bit weights"
+            with pytest.raises(ConfigInvalid, match=wanted):
+                await home.say("x", dtype=None)
+            with pytest.raises(UsageError, match=r"^tiny has no 4-bit weights"):
+                await home.say("x", dtype="int4")
+            await home.say("x")  # what is asked for goes before it
 
     run(main())

@@ -328,7 +328,8 @@ def test_one_model_or_all_can_be_unloaded(tmp_path: Path) -> None:
                 await home.service.models_unload()
             assert len(await home.loaded()) == 3
             gone = await home.service.models_unload("tiny")
-            assert gone == {"unloaded": True, "models": ["tiny", "tiny"]}
+            assert (gone["unloaded"], gone["models"]) == (True, ["tiny"])
+            assert sorted(each["dtype"] for each in gone["engines"]) == ["bf16", "fp32"]
             with pytest.raises(NotFound, match="tiny is not loaded"):
                 await home.service.models_unload("tiny")
             await home.service.cancel(request)

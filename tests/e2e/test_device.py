@@ -33,7 +33,7 @@ def test_what_is_used_is_said_by_status_and_doctor(homes: Homes) -> None:
     assert [doctor["daemon"][name] for name in FIELDS] == used
     assert (
         doctor["settings"]["device"]
-        == doctor["daemon"]["setting device"]
+        == doctor["daemon"]["device_setting"]
         == ("cpu (RADCHAT_DEVICE)")
     )
     (in_use,) = (each for each in doctor["checks"] if each["name"] == "in use")
@@ -56,7 +56,7 @@ def test_what_can_not_be_had_is_said_and_everything_else_works(
     assert done.out == ""
     told = " ".join(done.err.split())
     assert f"{setting} = '{asked}' (from {variable}) can't be had: {why}" in told
-    assert f"unset {variable}, then radchat daemon restart" in told
+    assert f"unset {variable} if it is set here, then radchat daemon restart" in told
     error = shell.json("ask", "hello", code=52)["error"]
     assert (error["code"], error["setting"], error["asked"]) == ("config_invalid", setting, asked)
     assert error["exit_code"] == 52
@@ -65,12 +65,50 @@ def test_what_can_not_be_had_is_said_and_everything_else_works(
     assert [m["name"] for m in shell.json("models", "ls")["models"]] == ["tiny"]
     assert shell.json("models", "load", "tiny", code=52)["error"]["setting"] == setting
     assert "sessions" in shell.json("sessions", "ls")
-    assert shell("doctor", code=1).out.count("\nbroken    ") == 1
+    for flags in ((), ("--imports",)):  # one fault is told once
+        assert shell("doctor", *flags, code=1).out.count("\nbroken    ") == 1
+    assert f"\ndevice    none: {setting} = '{asked}'" in shell("daemon", "status").out
+    elsewhere = Shell(home, "2")  # whose environment is not the daemon's
+    del elsewhere.env[variable]
+    (broken,) = (
+        each for each in elsewhere.json("doctor", code=1)["checks"] if each["status"] == "broken"
+    )
+    assert (broken["name"], broken["remedy"]) == ("in use", "radchat daemon restart")
     assert shell.json("daemon", "status")["pid"] == pid
     shell("config", "set", setting, "auto")
     del shell.env[variable]
     shell("daemon", "restart")
     assert shell.ask("hello", "--max-tokens", "2")["text"] is not None
+
+
+@no_gpu
+def test_a_daemon_is_judged_by_its_settings_and_not_by_this_shells(homes: Homes) -> None:
+    home = homes(RADCHAT_EXECUTOR="triton")
+    Shell(home, "1")("daemon", "start")
+    shell = Shell(home, "2")
+    del shell.env["RADCHAT_EXECUTOR"]
+    (broken,) = (e for e in shell.json("doctor", code=1)["checks"] if e["status"] == "broken")
+    assert broken["text"].startswith("by the daemon, as it was started: triton is set")
+    assert broken["remedy"] == "radchat daemon restart"
+    shell("daemon", "restart")
+    shell.json("doctor")
+
+
+def test_what_the_environment_asks_of_a_daemon_that_runs_is_said_not_to_be_in_force(
+    homes: Homes,
+) -> None:
+    home = homes(RADCHAT_DEVICE="cpu")
+    shell = Shell(home, "1")
+    shell("daemon", "start")
+    told = "not in force: RADCHAT_EXECUTOR=torch, RADCHAT_MEMORY=1GiB; the running daemon goes on"
+    assert "not in force" not in shell("sessions", "ls").err
+    shell.env |= {"RADCHAT_EXECUTOR": "torch", "RADCHAT_MEMORY": "1GiB"}
+    for command in (("sessions", "ls"), ("ask", "hello", "--max-tokens", "2")):
+        said = " ".join(shell(*command).err.split())
+        assert said.count(told) == 1
+    assert "not in force" not in shell("-q", "sessions", "ls").err
+    shell("daemon", "restart")
+    assert "not in force" not in shell("sessions", "ls").err
 
 
 def test_completion_knows_the_words_of_both(homes: Homes) -> None:
@@ -89,9 +127,9 @@ def test_the_doctors_findings_break_at_words_on_a_terminal_of_eighty_columns(hom
         assert terminal.wait_end() == 1
         lines = terminal.everything.splitlines()
     (at,) = (i for i, line in enumerate(lines) if line.startswith("broken    executor"))
-    assert lines[at].endswith("and has no kernels")
-    assert lines[at + 1].strip() == "for the CPU: no model loads"
-    assert lines[at + 2].strip() == "-> unset RADCHAT_EXECUTOR; radchat daemon restart"
+    assert lines[at].endswith("but it has no")
+    assert lines[at + 1].strip() == "kernels for the CPU: no model loads"
+    assert lines[at + 2].strip() == "-> unset RADCHAT_EXECUTOR"
 
 
 def test_a_chat_says_the_same(homes: Homes) -> None:

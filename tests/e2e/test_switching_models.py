@@ -134,9 +134,9 @@ def test_ps_load_and_stop_speak_of_each_model(homes: Homes, tiny: Path, foreign:
     assert loaded["tiny"]["kv_tokens"] > len(TALK) - 16
     assert 0 < loaded["tiny"]["kv_used_bytes"] < loaded["tiny"]["kv_bytes"]
     assert (loaded["foreign"]["kv_tokens"], loaded["foreign"]["until_s"]) == (0, None)
-    assert shell("stop", "foreign").err.strip() == "unloaded foreign"
+    assert shell("stop", "foreign").err.startswith("unloaded foreign ")
     assert [m["name"] for m in shell.json("ps")["models"]] == ["tiny"]
-    assert shell.json("stop") == {"unloaded": True, "models": ["tiny"]}
+    assert shell.json("stop")["models"] == ["tiny"]
     assert shell("stop").err.strip() == "no model is loaded"
 
 

@@ -98,7 +98,7 @@ def test_what_can_be_asked_for_is_said(
 
 
 def test_a_variant_is_named_by_a_part_of_its_name() -> None:
-    assert aot._variants("merge") == [name for name in aot.VARIANTS if "merge" in name] != []
+    assert aot._variants("merge") == [name for name in VARIANTS if "merge" in name] != []
     assert aot._variants("store D128") == ["store D128"]
 
 

@@ -69,6 +69,12 @@ def test_ls_show_and_default_agree(places: Places) -> None:
     assert document(radchat_models("show", "b", "--json"))["default"] is True
     shown = radchat_models("show", "a").stdout
     assert "source        org/a" in shown
+    assert "dtypes        fp32, bf16; int4 is of a .gguf in Q4_0 or Q4_1\n" in shown
+    (folder,) = (Path(e["folder"]) for e in listed["models"] if e["name"] == "a")
+    (folder / "packed.safetensors").touch()
+    assert "dtypes        fp32, bf16, int4\n" in radchat_models("show", "a").stdout
+    here = {e["name"]: e["dtypes"] for e in document(radchat_models("ls", "--json"))["models"]}
+    assert here == {"a": ["fp32", "bf16", "int4"], "b": ["fp32", "bf16"]}
     assert "\x1b" not in shown
 
 

@@ -80,6 +80,12 @@ def test_an_unknown_model_is_told_what_to_type(places: Places, ref: str, words: 
         resolve(places, ref)
 
 
+def test_a_near_name_is_offered_once(places: Places) -> None:
+    put(places, "smollm2-135m")  # a name that can be pulled, too
+    with pytest.raises(NotFound, match=r"did you mean: smollm2-135m\?"):
+        resolve(places, "smollm2-135m int4")
+
+
 def test_a_local_source_finds_its_converted_model(places: Places, tmp_path: Path) -> None:
     (tmp_path / "my-model").mkdir()
     put(places, "my-model", str(tmp_path / "my-model"))
