@@ -278,7 +278,8 @@ def test_what_moves_a_branch_off_its_tip_says_where_that_was(
     assert run(*line.split()).err == "report-q3 · main-2@d9f1\n"
 
 
-STATUS = {"state", "pid", "build", "model", "device", "executor", "kv", "running", "waiting"}
+STATUS = {"state", "pid", "build", "model", "device", "executor", "executor_why", "kv", "running",
+          "waiting"}  # fmt: skip
 
 
 def test_the_status_of_a_daemon_that_does_not_run_has_all_its_keys(home: Path) -> None:

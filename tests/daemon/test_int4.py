@@ -66,9 +66,9 @@ def test_where_the_setting_asks_for_4_bits_the_refusal_names_the_setting(tmp_pat
         async with house(tmp_path) as home:
             wanted = rf"dtype = 'int4' \(from {file}\): tiny has no 4-bit weights"
             with pytest.raises(ConfigInvalid, match=wanted):
-                await home.say("x", dtype=None)
+                await home.say("x", new_session=True, dtype=None)
             with pytest.raises(UsageError, match=r"^tiny has no 4-bit weights"):
-                await home.say("x", dtype="int4")
-            await home.say("x")  # what is asked for goes before it
+                await home.say("x", new_session=True, dtype="int4")
+            await home.say("x", new_session=True)  # what is asked for goes before it
 
     run(main())
