@@ -155,7 +155,7 @@ def test_an_executor_that_is_set_and_can_not_run_the_model_is_an_error(tmp_path:
     async def main() -> None:
         machine = Machine(gpu=Hardware(Device(), Narrow(), "asked for", "triton"))
         async with house(tmp_path, machine, RADCHAT_EXECUTOR="triton") as home:
-            with pytest.raises(ConfigInvalid, match=r"can't be had: heads of .*; unset RADCHAT_EX"):
+            with pytest.raises(ConfigInvalid, match=r"can't be had: heads of .*unset RADCHAT_EX"):
                 await load(home, "tiny")
             assert await home.loaded() == []
 
