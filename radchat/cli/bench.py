@@ -242,6 +242,8 @@ def _result(
         "model": loaded["model"],
         "dtype": loaded["dtype"],
         "machine": {
+            "device": status["device"],
+            "executor": status["executor"],
             "cpu": cpu_name(),
             "cores": os.cpu_count(),
             "load": round(os.getloadavg()[0], 1),

@@ -26,11 +26,16 @@ LINES = (
 def card(result: Mapping[str, Any]) -> list[str]:
     """Its lines, from what `bench --json` prints."""
     rows, machine, memory = result["rows"], result["machine"], result["memory"]
-    head = f"{one_line(result['model'])} {result['dtype']} on {machine['cores']} cores"
+    name = f"{one_line(result['model'])} {result['dtype']}"
+    head = f"{name} on {machine['cores']} cores of {one_line(machine['cpu'])}"
+    copied = f"of the {machine['copy_bytes_per_s'] / 1e9:.1f} GB/s at which memory is copied here"
+    if machine["device"] != "cpu":
+        copied = "of the GPU's own memory, whose speed benchmarks/gpu.py measures"
+        head = f"{name} on {one_line(machine['device'])}, {machine['executor']}"
     other = result.get("compare")
     absent = f"  after a restart: not measured, {one_line(str(result['restart_why_not']))}"
     lines = [
-        f"{head} of {one_line(machine['cpu'])}, load {machine['load']}"[:79],
+        f"{head}, load {machine['load']}"[:79],
         "",
         *(_beside(rows, other, absent) if other else _table(rows, absent)),
     ]
@@ -42,7 +47,7 @@ def card(result: Mapping[str, Any]) -> list[str]:
     prefill = f"{count(round(result['prefill_tokens_per_s']))} tok/s"
     if result["prefill_flops_per_s"]:
         prefill += f", {result['prefill_flops_per_s'] / 1e9:,.0f} GFLOP/s (2 a weight and token)"
-    reads, copies = result["weight_bytes_per_s"] / 1e9, machine["copy_bytes_per_s"] / 1e9
+    reads = result["weight_bytes_per_s"] / 1e9
     alone = f"{rate(rows['fork']['tokens_per_s'])} alone, {rate(forks['tokens_per_s'])} in {FORKS}"
     rounds = f"medians of {result['rounds']} rounds" if result["rounds"] > 1 else "one round"
     weights = size(result["weight_bytes"])
@@ -57,7 +62,7 @@ def card(result: Mapping[str, Any]) -> list[str]:
         f"prompts  {prefill}",
         f"answers  {alone}",
         f"bound    one answer reads {weights} of weights a token: {reads:.1f} GB/s",
-        f"         of the {copies:.1f} GB/s at which memory is copied here",
+        f"         {copied}",
         f"memory   {resident}weights {weights}, KV up to {size(memory['kv_budget_bytes'])}",
         f"cache    {room or 'used, and left as it was: what was there still is'}",
         f"{rounds} in {seconds(result['seconds'])}, greedy, {ANSWER} tokens an answer",

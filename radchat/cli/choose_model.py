@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from radchat.chat.footer import size
+from radchat.cli import gpu_seen
 from radchat.cli.common import Cli, is_terminal, table
 from radchat.errors import InvalidInput, NotFound, Unreachable
 
@@ -35,10 +36,13 @@ def choose(cli: Cli, asked: str | None, *, is_new: bool, yes: bool = False) -> s
     return model_or_offer(cli, asked, yes=yes).name
 
 
-def model_or_offer(cli: Cli, asked: str | None, *, yes: bool = False) -> ModelEntry:
+def model_or_offer(
+    cli: Cli, asked: str | None, *, yes: bool = False, here: gpu_seen.Here | None = None
+) -> ModelEntry:
     """The model to talk to: ``-m``, RADCHAT_MODEL, config, default, last used, else the offer.
 
     The offer asks on a terminal, takes ``-y`` elsewhere, and raises NotFound when neither is there.
+    ``here``: None looks at this machine.
     """
     from radchat.models import registry
     from radchat.models.pull import ensure
@@ -51,17 +55,19 @@ def model_or_offer(cli: Cli, asked: str | None, *, yes: bool = False) -> ModelEn
             cli.status("")
     if registry.list_models(cli.places):
         return registry.choose(cli.places, None)
-    return _offer(cli, yes=yes)
+    return _offer(cli, yes=yes, here=here or gpu_seen.look())
 
 
-def _offer(cli: Cli, *, yes: bool) -> ModelEntry:
+def _offer(cli: Cli, *, yes: bool, here: gpu_seen.Here) -> ModelEntry:
     from radchat.models import fit
 
     memory = fit.available_memory()
     suggestions = fit.offers(memory)
-    best = fit.recommended(memory)
+    has_gpu = here.is_used(cli.config)
+    best = fit.recommended(memory, has_gpu=has_gpu)
     if not yes:
-        cli.note(f"no model is here yet; {size(memory)} of memory are free; these fit:")
+        free = f"{size(memory)} of {fit.measured(has_gpu=has_gpu)} are free"
+        cli.note(f"no model is here yet; {free}; these fit:")
         head, *lines = suggestion_lines(suggestions)
         cli.note(f"   {head}")
         for number, line in enumerate(lines, start=1):

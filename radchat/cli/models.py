@@ -14,6 +14,7 @@ import typer
 
 from radchat.chat.footer import duration, size
 from radchat.chat.text import one_line
+from radchat.cli import gpu_seen
 from radchat.cli.choose_model import pull_with_progress, suggestion_lines
 from radchat.cli.common import Cli, of, table
 from radchat.cli.model_view import about, show_lines
@@ -59,7 +60,8 @@ def ls(
     if entries:
         _own_table(cli, entries, default)
     else:
-        cli.note("no model is here yet; these fit this machine's memory:")
+        has_gpu = gpu_seen.look().is_used(cli.config)
+        cli.note(f"no model is here yet; these fit {fit.measured(has_gpu=has_gpu)}:")
         for line in suggestion_lines(suggestions):
             cli.note(line)
         cli.note(f"to fetch one: radchat models pull {suggestions[-1].source}")

@@ -97,6 +97,12 @@ def offers(memory_bytes: int, suggestions: Sequence[Suggestion] = SUGGESTIONS) -
     return [*reversed(fitting), suggestions[0]]
 
 
+def measured(*, has_gpu: bool) -> str:
+    """Whose memory ``available_memory`` is, for people: a GPU's takes torch to be known."""
+    gpu = " (of the GPU's own, which has to hold it, nothing is known before a model is loaded)"
+    return "this machine's memory" + (gpu if has_gpu else "")
+
+
 def recommended(memory_bytes: int, *, has_gpu: bool = False) -> Suggestion:
     """The best that fits; without a GPU the best that also answers at a pace one can read."""
     for one in offers(memory_bytes):

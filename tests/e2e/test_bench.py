@@ -64,7 +64,14 @@ def test_bench_measures_what_adds_up_and_leaves_all_as_it_was(talked: Shell, hom
         assert row["output_tokens"] >= row["answers"]
     assert result["weight_bytes"] == home.status()["models"][0]["bytes"]
     assert result["memory"]["resident_bytes"] > result["weight_bytes"]
-    assert result["machine"]["copy_bytes_per_s"] > 0
+    machine = result["machine"]
+    assert machine["copy_bytes_per_s"] > 0
+    assert (machine["device"], machine["executor"]) == ("cpu", "torch")
+    assert f" on {machine['cores']} cores of " in card(result)[0]
+    there = {"device": "cuda (NVIDIA H200)", "executor": "triton"}
+    assert (
+        " on cuda (NVIDIA H200), triton, load " in card({**result, "machine": machine | there})[0]
+    )
     assert ("restart" in rows, result["restart_why_not"]) == (False, KEPT)
     assert f"  after a restart: not measured, {KEPT}" in card(result)
     restarted = {**rows, "restart": {**second, "first_token_s": 0.001}}

@@ -15,6 +15,7 @@ import pytest
 import radchat
 from radchat.cli.choose_model import model_or_offer
 from radchat.cli.common import Cli
+from radchat.cli.gpu_seen import Here
 from radchat.errors import NotFound, Unreachable
 from radchat.models.fit import SMALLEST, available_memory, recommended
 from radchat.paths import Places
@@ -127,6 +128,18 @@ def test_text_of_others_cannot_move_the_cursor(places: Places) -> None:
 def test_a_first_start_with_nobody_to_ask_says_what_to_type(places: Places) -> None:
     with pytest.raises(NotFound, match=r"add -y, or: radchat models pull smollm2-135m"):
         model_or_offer(Cli(env={"RADCHAT_HOME": str(places.cache.parent)}), None)
+
+
+@pytest.mark.parametrize("built_for", [None, "CUDA 13.0"])
+def test_a_first_start_says_whose_memory_was_measured(
+    places: Places, capsys: pytest.CaptureFixture[str], built_for: str | None
+) -> None:
+    here = Here("NVIDIA, driver 580.82", "2.13.0", built_for, "3.6.0")
+    with pytest.raises(NotFound):
+        model_or_offer(Cli(env={"RADCHAT_HOME": str(places.cache.parent)}), None, here=here)
+    said = capsys.readouterr().err
+    assert "of this machine's memory" in said
+    assert ("of the GPU's own" in said) == (built_for is not None)
 
 
 def test_a_first_start_without_the_hub_falls_back_to_the_small_model_and_says_so(
