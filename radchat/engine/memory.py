@@ -36,6 +36,8 @@ class Need:
     good_kv: int  # for a conversation: what other models may have to go for
     kv_is_set: bool = False
     on_gpu: bool = False
+    dtype: str = "fp32"  # that this is the need of
+    has_4_bits: bool = False  # the model, besides
 
     @property
     def least(self) -> int:
@@ -52,17 +54,25 @@ class Need:
 
     def refusal(self, free: int) -> ModelBroken:
         kv = f", {gb(self.kv)} of it KV (kv_device)" if self.kv_is_set else ""
-        lower = "a smaller kv_device (RADCHAT_KV_DEVICE), " if self.kv_is_set else ""
+        lower = ["a smaller kv_device (RADCHAT_KV_DEVICE)"] if self.kv_is_set else []
+        *take, last = [*lower, *self._lighter(), "a smaller model"]
         memory, close, more = "memory", "close something", ""
         if self.on_gpu:
             memory, close = "the GPU's memory", "end what else uses the GPU"
             more = ", or run it on the CPU (device, RADCHAT_DEVICE=cpu)"
         return ModelBroken(
             f"{self.name} needs {gb(self.least)} of {memory}{kv} and {gb(free)} are free: "
-            f"{close}, or take {lower}a smaller model or --dtype bf16{more}",
+            f"{close}, or take {', '.join(take)}{' or ' if take else ''}{last}{more}",
             need_bytes=self.least,
             free_bytes=free,
         )
+
+    def _lighter(self) -> list[str]:
+        """Forms of the same weights that are smaller than this one."""
+        if self.dtype == "int4":
+            return []
+        packed = "--dtype int4" if self.has_4_bits else "a .gguf file of it in Q4_0 or Q4_1"
+        return ["--dtype bf16", packed] if self.dtype == "fp32" else [packed]
 
     def _with(self, kv: int) -> int:
         """Beside so much KV. On a GPU, where none is set: so that ``gpu_kv`` comes to as much."""
@@ -80,12 +90,14 @@ def need(
     context: int,
     *,
     on_gpu: bool = False,
+    dtype: str = "fp32",
+    has_4_bits: bool = False,
 ) -> Need:
     """``token_bytes``: KV of one token; ``context``: what the model can hold at most."""
     page = token_bytes * PAGE_SIZE
     kv = page if budget is None else num_pages(budget, token_bytes, 0) * page
     good = token_bytes * min(context, GOOD_TOKENS) if budget is None else kv
-    return Need(name, weights, kv, good, budget is not None, on_gpu)
+    return Need(name, weights, kv, good, budget is not None, on_gpu, dtype, has_4_bits)
 
 
 def gpu_kv(free: int, weights: int) -> int:
@@ -95,12 +107,18 @@ def gpu_kv(free: int, weights: int) -> int:
     return free - max(WORK_BYTES, int(GPU_KEPT_FREE * (free + weights)))
 
 
-def no_pool(name: str, num_tokens: int, token_bytes: int, free: int) -> ModelBroken:
+def no_pool(
+    name: str, num_tokens: int, token_bytes: int, free: int, *, kv_is_set: bool, on_gpu: bool
+) -> ModelBroken:
     """For a KV pool that the device did not give, though it had been counted."""
     need = num_tokens * token_bytes
+    memory = "the GPU's memory" if on_gpu else "memory"
+    to_less = "lower kv_device (RADCHAT_KV_DEVICE)"
+    if not kv_is_set:
+        to_less = "set kv_device (RADCHAT_KV_DEVICE) to less"
     return ModelBroken(
-        f"{name}: KV of {num_tokens:,} tokens takes {gb(need)} of the GPU's memory in one piece, "
-        f"and {gb(free)} are free: lower kv_device (RADCHAT_KV_DEVICE), or end what else uses it",
+        f"{name}: KV of {num_tokens:,} tokens takes {gb(need)} of {memory} in one "
+        f"piece, and {gb(free)} are free: {to_less}, or end what else uses it",
         need_bytes=need,
         free_bytes=free,
     )

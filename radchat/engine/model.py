@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from radchat.architectures import SAMPLING
-from radchat.config import Size, kv_default
+from radchat.config import Size
 from radchat.engine.about import read_about, repair
 from radchat.engine.block_store import BlockStore
 from radchat.engine.checks import wants_checks
@@ -26,7 +26,8 @@ from radchat.engine.engine import Engine
 from radchat.engine.fingerprint import fingerprint, kind_of
 from radchat.engine.forward import Forward, KVShape, heads_of
 from radchat.engine.kv_pool import DTYPE_NAMES, KVPool
-from radchat.engine.memory import PAGE_SIZE, Need, gpu_kv, need, no_pool, num_pages
+from radchat.engine.memory import PAGE_SIZE, Need, need
+from radchat.engine.open_pool import open_pool
 from radchat.engine.prefix_cache import PrefixCache
 from radchat.engine.request import Request
 from radchat.engine.scheduler_options import SchedulerOptions
@@ -117,7 +118,16 @@ def needs(folder: Path, dtype: str, kv_budget: Size | None = None, *, device: De
         config = DecoderConfig.from_hf(_json(folder / "config.json"))
         shape, context = KVShape.of(config), config.max_position_embeddings
     token_bytes = shape.num_values * values.itemsize
-    return need(folder.name, weights, kv_budget, token_bytes, context, on_gpu=device.type != "cpu")
+    return need(
+        folder.name,
+        weights,
+        kv_budget,
+        token_bytes,
+        context,
+        on_gpu=device.type != "cpu",
+        dtype=chosen,
+        has_4_bits="packed.safetensors" in about["files"],
+    )
 
 
 def load(
@@ -167,6 +177,8 @@ def load(
             f"{folder.name}: the tokenizer has {tokenizer.vocab_size} ids and the model rows for "
             f"{decoder.config.vocab_size}"
         )
+    if device.type != "cpu":
+        device.release()  # what was made on the way is the pool's
     kind = kind_of(chosen, device.type, DTYPE_NAMES[values])
     progress(1.0)
     return LoadedModel(
@@ -239,25 +251,8 @@ def build_engine(
     check = wants_checks() if check is None else check
     config, device = model.decoder.config, model.device
     free = device.free_bytes() if free_bytes is None else free_bytes
-    token_bytes = KVShape.of(config).num_values * model.decoder.dtype.itemsize
-    default = kv_default(free) if device.type == "cpu" else gpu_kv(free, model.num_bytes)
-    pages = num_pages(kv_budget, token_bytes, default)
-    pool = unless_full(
-        "KV",
-        lambda: KVPool(
-            config.num_layers,
-            pages + 1,  # page 0 is nobody's
-            PAGE_SIZE,
-            config.num_kv_heads,
-            config.head_dim,
-            model.decoder.dtype,
-            device.type,
-            poison=check,
-            executor=model.executor,
-        ),
-    )
-    if pool is None:
-        raise no_pool(model.folder.name, pages * PAGE_SIZE, token_bytes, device.free_bytes())
+    pool = open_pool(model, kv_budget, free, poison=check)
+    pages = pool.num_pages - 1
     limits = [config.max_position_embeddings, pages * PAGE_SIZE]
     if context_length is not None:
         limits.append(context_length)

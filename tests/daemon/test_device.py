@@ -212,14 +212,14 @@ def test_models_on_a_gpu_are_counted_by_its_memory_and_go_with_what_it_kept(tmp_
             del loaded
             await load(home, "other")
             assert await home.loaded() == ["other fp32", "tiny fp32"]
-            assert gpu.released == 0
+            assert gpu.released == 2  # after each load
             await home.service.models_unload("tiny")
-            assert gpu.released == 1
+            assert gpu.released == 3
             gpu.total -= (need.weights + need.kv) // 2
             told = await load(home, "tiny")
             assert "model_swap" in notices(told)
             assert await home.loaded() == ["tiny fp32"]
-            assert gpu.released == 2
+            assert gpu.released == 5
 
     run(main())
 
@@ -376,12 +376,40 @@ class Full(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def test_weights_and_pools_that_another_program_leaves_no_room_for_are_told_with_numbers() -> None:
     gpu = Gpu(10**12)
+    torch_alone = choose("cpu", "torch")
     with Full(1000), pytest.raises(ModelBroken, match=r"tiny.* needs .* of the GPU's memory and"):
-        model.load(tiny(), "fp32", device=gpu, executor=choose("cpu", "torch"))
+        model.load(tiny(), "fp32", device=gpu, executor=torch_alone)
     assert gpu.released == 1
-    loaded = model.load(tiny(), "fp32", device=gpu, executor=choose("cpu", "torch"))
+    loaded = model.load(tiny(), "fp32", device=gpu, executor=torch_alone)
+    assert gpu.released == 2, "what it made on the way"
     with Full(1 << 20), pytest.raises(ModelBroken) as caught:
         model.build_engine(loaded, kv_budget=Size(tokens=160_000))
     assert "KV of 160,000 tokens takes 0.1 GB of the GPU's memory in one" in caught.value.message
     assert "1000.0 GB are free: lower kv_device (RADCHAT_KV_DEVICE)" in caught.value.message
     model.build_engine(loaded, kv_budget=Size(tokens=160_000))
+
+
+def test_a_pool_that_nobody_has_sized_takes_less_where_that_is_given() -> None:
+    gpu = Gpu(10**10)
+    loaded = model.load(tiny(), "fp32", device=gpu, executor=choose("cpu", "torch"))
+    roomy = model.build_engine(loaded).pool
+    page = roomy.bytes_per_token * memory.PAGE_SIZE
+    before = gpu.released
+    with Full(roomy.data.nbytes - page):
+        pool = model.build_engine(loaded).pool
+    assert gpu.released == before + 1
+    assert pool.num_pages - 1 == (roomy.num_pages - 1) - (roomy.num_pages - 1) // 6
+    with Full(pool.data.nbytes - page), pytest.raises(ModelBroken, match=r"set kv_device .* less"):
+        model.build_engine(loaded)
+
+
+def test_what_fits_in_4_bits_alone_is_offered_in_them(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path, Machine(gpu=on(Gpu(10**8)))) as home:
+            add_model(home, tmp_path)
+            with pytest.raises(ModelBroken, match=r"--dtype int4 or a smaller model"):
+                await load(home, "four", dtype="bf16")
+            with pytest.raises(ModelBroken, match=r"_KV_DEVICE\) or a smaller model"):
+                await load(home, "four", dtype="int4")
+
+    run(main())

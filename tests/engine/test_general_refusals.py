@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from radchat.engine.general import GeneralModel, module_class, open_general, open_module
 from radchat.engine.general_attention import window_of
@@ -201,3 +202,37 @@ def test_a_longrope_model_is_run_up_to_its_limit_and_says_why() -> None:
     assert "64 of 512 tokens" in why
     assert "longrope" in why
     assert longest_text(config, 64) == (64, None)
+
+
+class Failing(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Products of matrices raise."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.error = error
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if "linear" in func.name() or "mm" in func.name():
+            raise self.error
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate`"),
+        torch.AcceleratorError("CUDA error: unspecified launch failure"),
+    ],
+    ids=["full", "no cuBLAS", "lost"],
+)
+def test_a_device_that_is_full_or_lost_is_not_the_models_fault(error: Exception) -> None:
+    with Failing(error), pytest.raises(type(error)) as caught:
+        GeneralModel(general_config("phi3"), opened(), torch.float32)
+    assert caught.value is error
+
+
+def test_what_the_model_itself_can_not_do_is() -> None:
+    error = RuntimeError("shapes don't match")
+    with Failing(error), pytest.raises(ModelBroken, match="'phi3' can't be run: shapes"):
+        GeneralModel(general_config("phi3"), opened(), torch.float32)

@@ -155,12 +155,34 @@ def test_what_does_not_fit_says_the_numbers_of_the_gpu_and_what_to_lower() -> No
         plain.require(8 * GB)
     message = caught.value.message
     assert "big needs 18.9 GB of the GPU's memory and 8.0 GB are free: end what else" in message
-    assert "a smaller model or --dtype bf16, or run it on the CPU" in message
+    assert "a smaller model, or run it on the CPU" in message
     assert caught.value.data == {"need_bytes": plain.least, "free_bytes": 8 * GB}
     with pytest.raises(ModelBroken, match=r"2\.0 GB of it KV .* take a smaller kv_device"):
         Need("big", 16 * GB, 2 * GB, 2 * GB, kv_is_set=True, on_gpu=True).require(8 * GB)
     with pytest.raises(ModelBroken, match=r"of memory and 1\.0 GB are free: close something"):
         Need("big", 16 * GB, GB, GB).require(GB)
+
+
+PULL = "a .gguf file of it in Q4_0 or Q4_1"
+
+
+@pytest.mark.parametrize("on_gpu", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "has_4_bits", "lighter"),
+    [
+        ("fp32", False, f"take --dtype bf16, {PULL} or a smaller model"),
+        ("fp32", True, "take --dtype bf16, --dtype int4 or a smaller model"),
+        ("bf16", False, f"take {PULL} or a smaller model"),
+        ("bf16", True, "take --dtype int4 or a smaller model"),
+        ("int4", True, "take a smaller model"),
+    ],
+)
+def test_only_what_is_lighter_is_offered(
+    dtype: str, lighter: str, *, has_4_bits: bool, on_gpu: bool
+) -> None:
+    weights = 8 * GB
+    needed = need("m", weights, None, 1000, 4096, on_gpu=on_gpu, dtype=dtype, has_4_bits=has_4_bits)
+    assert lighter in needed.refusal(GB).message
 
 
 def test_a_cpu_is_counted_as_before() -> None:
