@@ -11,8 +11,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from radchat.client import Client
+import pytest
+
+from radchat.client import PATIENCE, Client
 from radchat.daemon.lock import is_suspended
+from radchat.errors import Busy
+from radchat.stop import stop_daemon
 from tests.e2e.conftest import EXACT, Homes
 from tests.e2e.homes import Shell, finish, spoken, until
 from tests.e2e.hooked import Hooked
@@ -76,6 +80,28 @@ def test_a_daemon_that_is_stopped_is_named_with_what_wakes_it(terminal: Shell) -
     with stopped(pid):
         assert f"(pid {pid}) is suspended: kill -CONT {pid}" in client.silence()
     assert "radchat daemon stop --force" in client.silence()
+
+
+def test_a_stop_in_a_long_step_takes_a_bounded_time_and_keeps_what_was_shown(
+    hooked: Hooked,
+) -> None:
+    session = hooked.ask("before", new_session=True)["session"]
+    hooked.hold("words")
+    with hooked.stream("say much", 3500, session=session) as events:
+        seen = until(events, "delta")
+        client = hooked.client()
+        tree = client.call("tree", where=hooked.where, session=session)
+        assert len(tree["messages"]) == 4 - 1  # the answer is none yet
+        with pytest.raises(Busy, match="in one step for"):
+            client.call("tree", where=hooked.where, session=session, show_cache=True)
+        begin = time.monotonic()
+        assert stop_daemon(hooked.home.places)
+        assert time.monotonic() - begin < PATIENCE / 2  # of whoever stops it
+        with pytest.raises(Busy):
+            seen += events
+    hooked.release()
+    log = hooked.client().call("log", where=hooked.where, session=session)["messages"]
+    assert (log[-1]["finish_reason"], log[-1]["text"]) == ("abort", spoken(seen))
 
 
 def test_clocks_that_jump_end_no_answer_and_age_only_what_is_idle(hooked: Hooked) -> None:
