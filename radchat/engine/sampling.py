@@ -176,14 +176,17 @@ def survivors(row: NDArray[np.float32], best: float, params: SamplingParams) -> 
 def token_logprobs(logits: Tensor, ids: Sequence[int], num_top: int) -> list[TokenLogprob]:
     """Log probability of ids[i] under row i, and of its num_top best. logits [rows, vocab]."""
     logprobs = logits.float().log_softmax(-1)
-    chosen = logprobs.gather(1, torch.tensor(ids, device=logits.device)[:, None])[:, 0].tolist()
+    chosen = logprobs.gather(1, torch.tensor(ids, device=logits.device)[:, None])
     if not num_top:
-        return [TokenLogprob(i, lp) for i, lp in zip(ids, chosen, strict=True)]
+        values = chosen[:, 0].tolist()
+        return [TokenLogprob(i, lp) for i, lp in zip(ids, values, strict=True)]
     top = logprobs.topk(min(num_top, logits.shape[1]))
-    tops = zip(top.indices.tolist(), top.values.tolist(), strict=True)
+    # in one transfer: float64 holds ids and float32 exactly
+    sent = torch.cat([chosen.double(), top.values.double(), top.indices.double()], 1).tolist()
+    count = top.values.shape[1]
     return [
-        TokenLogprob(i, lp, tuple(zip(top_ids, top_lps, strict=True)))
-        for i, lp, (top_ids, top_lps) in zip(ids, chosen, tops, strict=True)
+        TokenLogprob(i, row[0], tuple(zip(map(int, row[count + 1 :]), row[1:], strict=False)))
+        for i, row in zip(ids, sent, strict=True)
     ]
 
 

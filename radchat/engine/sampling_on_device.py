@@ -1,8 +1,9 @@
 """``sampling.sample`` for logits on a device: the same filters and noise, and the same tokens.
 
-Only ids come back, in one transfer; thresholds are found there, for all rows at once. No row's
-result depends on another's: what is added up is integers, so that the order of adding, which a
-device chooses by the shape of the batch, changes nothing.
+Only ids come back, in one transfer, and log probabilities that are asked for, in another;
+thresholds are found there, for all rows at once. No row's result depends on another's: what is
+added up is integers, so that the order of adding, which a device chooses by the shape of the batch,
+changes nothing.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from radchat.engine.sampling import NOISE_SPAN, Draw, Drawn, drawn, not_finite, penalised
+from radchat.engine.request import TokenLogprob
+from radchat.engine.sampling import NOISE_SPAN, Draw, Drawn, not_finite, penalised, token_logprobs
 from radchat.errors import ModelBroken
 from radchat_kernels.executor import Executor
 from radchat_kernels.upload import upload_all
@@ -28,10 +31,29 @@ def sample(
 ) -> list[Drawn | ModelBroken]:
     """As ``sampling.sample``."""
     tokens: list[int] = choose(logits, draws, mask, executor).tolist()
+    scores = _scores(logits, draws, tokens)
     return [
-        not_finite(draw) if token < 0 else drawn(logits, draw, token)
-        for draw, token in zip(draws, tokens, strict=True)
+        not_finite(draw) if token < 0 else Drawn(token, scores.get(place))
+        for place, (draw, token) in enumerate(zip(draws, tokens, strict=True))
     ]
+
+
+def _scores(
+    logits: Tensor, draws: Sequence[Draw], tokens: Sequence[int]
+) -> dict[int, TokenLogprob]:
+    """Of the draws that ask for log probabilities, by their places; all in one transfer."""
+    asked = {
+        place: draw.params.logprobs
+        for place, draw in enumerate(draws)
+        if draw.params.logprobs is not None and tokens[place] >= 0
+    }
+    if not asked:
+        return {}
+    rows = torch.tensor([draws[place].row for place in asked], device=logits.device)
+    ids = [tokens[place] for place in asked]
+    found = token_logprobs(logits.index_select(0, rows), ids, max(asked.values()))
+    pairs = zip(asked.items(), found, strict=True)
+    return {place: replace(each, top=each.top[:count]) for (place, count), each in pairs}
 
 
 def choose(

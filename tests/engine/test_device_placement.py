@@ -124,6 +124,20 @@ def test_a_decode_step_takes_one_transfer_there_and_few_launches() -> None:
     }
 
 
+def test_log_probabilities_of_all_rows_come_in_one_transfer() -> None:
+    with StandIn() as device:
+        bench = on_device("llama", executor())
+        for n, count in enumerate((3, 0, None, 5)):
+            params = SamplingParams(max_tokens=8, temperature=0, logprobs=count)
+            bench.engine.submit(Request(str(n), prompt(1, 40) + prompt(n, 1), params))
+        for _ in range(5):
+            bench.engine.step()
+        device.up.clear()
+        device.down.clear()
+        bench.engine.step()
+    assert device.down == [(4,), (3, 1 + 5 + 5)], "the ids; log probabilities and ids of the best"
+
+
 @EXECUTORS
 def test_kv_goes_to_host_memory_and_back(name: str) -> None:
     with StandIn() as device:
