@@ -99,20 +99,22 @@ class Runner:
     def _in_memory(self, run: Callable[[], T]) -> T:
         """What ``run()`` gives. Raises DeviceFull when all that it had taken is free again."""
         try:
-            done = run()
-            self._device.wait()
+            return self._waited_for(run)
         except Exception as error:
             if not self._device.is_full(error):
                 raise
             reason, is_possible = str(error), self._device.has_at_all(error)
             if not is_possible:
                 log.exception("a step asks for more memory than the device has at all")
-        else:
-            return done
         # here the error, whose traceback holds the step's plan and tensors, is gone
         self.planner.forget()
         self._device.release()
         raise DeviceFull(reason, is_possible=is_possible)
+
+    def _waited_for(self, run: Callable[[], T]) -> T:
+        done = run()
+        self._device.wait()
+        return done
 
 
 def wanted_rows(work: Work) -> range:

@@ -248,6 +248,32 @@ def test_a_step_is_waited_for_before_its_time_is_taken_and_fails_then_too() -> N
     assert bench.engine.stats()["device_full"] == 1
 
 
+def test_what_a_step_gave_is_free_when_the_wait_for_it_finds_no_room() -> None:
+    bench = Bench(torch.float32)
+    bench.engine.submit(bench.request(prompt(1, 20), 9))
+    work = bench.engine._scheduler.schedule(0.0).work
+    given: list[weakref.ref[Tensor]] = []
+    alive: list[bool] = []
+
+    class Watched(TinyModel):
+        def forward(self, *args: Any) -> Tensor:
+            logits = torch.zeros(1, 1)
+            given.append(weakref.ref(logits))
+            return logits
+
+    class FullAtLast(Device):
+        def wait(self) -> None:
+            raise torch.OutOfMemoryError("tried to allocate 20.00 MiB")
+
+        def release(self) -> None:
+            alive.extend(each() is not None for each in given)
+
+    runner = Runner(Watched("llama", torch.float32), bench.pool, FullAtLast(), Limits())
+    with pytest.raises(DeviceFull):
+        runner.run(work)
+    assert alive == [False]
+
+
 def test_another_error_of_a_step_is_passed_on_as_it_is() -> None:
     model = Small("llama", torch.float32)
     model.room, model.error = 0, RuntimeError("a lost device")
