@@ -189,6 +189,27 @@ def test_an_exact_answer_goes_on_only_from_kv_of_its_own_device(tmp_path: Path) 
     run(main())
 
 
+def test_what_an_engine_compiles_is_part_of_the_loads_progress(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path) as home:
+            engines = home.service._engines
+            opener: Any = engines.opener
+            build, shares = opener.build, [0.0]
+
+            def building(*args: Any) -> Any:
+                shares.append(engines.share_loaded)
+                args[-1](0.5)
+                shares.append(engines.share_loaded)
+                return build(*args)
+
+            opener.build = building
+            await load(home, "tiny")
+            assert shares == sorted(set(shares))
+            assert 0 < shares[1] < shares[2] < 1
+
+    run(main())
+
+
 # -- what is counted -------------------------------------------------------------------------------
 
 
