@@ -28,7 +28,7 @@ def test_what_is_set_is_in_force_and_a_flag_goes_before_it(homes: Homes) -> None
     doctor = shell.json("doctor")
     file = str(home.places.config_file)
     assert doctor["settings"]["max_tokens"] == doctor["daemon"]["max_tokens"] == f"9 ({file})"
-    assert doctor["daemon"]["keep_alive"] == f"1020.0 ({file})"
+    assert doctor["daemon"]["keep_alive"] == f"1020 ({file})"
     assert not doctor["broken"]
     assert shell("doctor", RADCHAT_KEEP_ALIVE="soon", code=1).out.count("broken  ") == 1
 
