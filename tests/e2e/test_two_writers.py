@@ -39,7 +39,7 @@ def test_a_command_while_another_answers_goes_beside_it_and_the_session_can_go_a
     """CO-02, with two processes."""
     base = terminal.quick("start")
     first = terminal.start(
-        "ask", "-r", base["session"], "a long one", *EXACT, "--max-tokens", "400"
+        "ask", "-r", base["session"], "a long one", *EXACT, "--max-tokens", "3000"
     )
     assert first.stdout is not None
     first.stdout.read(3)

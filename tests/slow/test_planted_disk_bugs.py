@@ -36,20 +36,20 @@ BUGS = [
     Bug(
         "one token less is written than is told",
         "restoring",
-        "at, block.end, data, block.start)",
-        "at, block.end - 1, data, block.start)",
+        "computed_len, block.end, data, block.start)",
+        "computed_len, block.end - 1, data, block.start)",
     ),
     Bug(
         "the boundary page is not copied first",
         "restoring",
-        "        self._copy_pages([lease])\n",
+        "            self._copy_pages([lease])\n",
         "",
     ),
     Bug(
         "a block is read from its start, not from where the match ends",
         "restoring",
-        "at, block.end, data, block.start)",
-        "at, block.end, data, at)",
+        "computed_len, block.end, data, block.start)",
+        "computed_len, block.end, data, lease.computed_len)",
     ),
     Bug(
         "restored tokens count before a row attends to them",
