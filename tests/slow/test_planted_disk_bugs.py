@@ -78,7 +78,7 @@ BUGS = [
     Bug(
         "a block that could not be read is asked for again for ever",
         "restoring",
-        "            restore.bad.add(block.key)\n",
+        "            restore.bad.add(block.key)  # computed, then\n",
         "",
     ),
     Bug(
@@ -222,8 +222,8 @@ BUGS = [
     Bug(
         "what was refused is tried again at once",
         "saving",
-        "        self._retry_at = self._clock() + RETRY_S\n",
-        "",
+        "self._refused = self._refused, []\n        self._retry_at = self._clock() + RETRY_S\n",
+        "self._refused = self._refused, []\n",
     ),
     Bug(
         "what is no longer kept is written all the same",
