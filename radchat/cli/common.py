@@ -196,6 +196,12 @@ class Cli:
             and self.env.get("TERM", "") not in ("dumb", "")
         )
 
+    @property
+    def shows_screens(self) -> bool:
+        """May a view take the whole screen? Else each has a plain form."""
+        both = is_terminal(sys.stdin) and is_terminal(sys.stdout)
+        return both and not self.plain and self.env.get("TERM", "") not in ("dumb", "")
+
     _status_shown: bool = False
 
     def status(self, text: str) -> None:
