@@ -35,7 +35,7 @@ from radchat.cli.reuse_check import check_reuse
 from radchat.errors import UsageError
 
 if TYPE_CHECKING:
-    from radchat.cli.compare import Heard, Server
+    from radchat.cli.bench_peer import Heard, Server
 
 ROUNDS, ENOUGH_S = 3, 35.0  # another round begins only before so many seconds
 NUM_WORDS = 700
@@ -69,7 +69,7 @@ def bench(
         return
     if verify:
         raise UsageError("--verify-reuse compares with nobody: leave out --compare")
-    from radchat.cli.compare import Server
+    from radchat.cli.bench_peer import Server
 
     key = cli.env.get("OPENAI_API_KEY", "").strip()
     with Server(compare, max_tokens=ANSWER, key=key) as server:

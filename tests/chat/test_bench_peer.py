@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from radchat.cli.compare import Address, Messages, Server
+from radchat.cli.bench_peer import Address, Messages, Server
 from radchat.errors import ConfigInvalid, RadchatError, Unreachable, UsageError
 from tests.openai_server import Answer, Handler, OpenAIServer, well, without_usage
 
