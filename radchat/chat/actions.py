@@ -7,7 +7,15 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from radchat.chat import cache_actions, commands, context_view, limits, prompt_actions, take_out
+from radchat.chat import (
+    cache_actions,
+    commands,
+    compare_actions,
+    context_view,
+    limits,
+    prompt_actions,
+    take_out,
+)
 from radchat.chat.files import load
 from radchat.chat.footer import count, place, size
 from radchat.chat.keyboard import as_found
@@ -277,6 +285,8 @@ ACTIONS: dict[str, Action] = {
     "switch": _switch,
     "tree": _tree,
     "log": _log,
+    "compare": compare_actions.compare,
+    "diff": compare_actions.diff,
     "think": prompt_actions.think,
     "cache": cache_actions.cache,
     "why": cache_actions.why,

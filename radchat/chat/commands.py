@@ -37,6 +37,8 @@ SLASHES = (
     Slash("switch", "REF | -", "go to a branch or message", ("checkout",)),
     Slash("tree", "[cache]", "the session as a tree; cache: where KV is"),
     Slash("log", "", "the conversation up to here"),
+    Slash("compare", "REF REF...", "what branches say, beside each other"),
+    Slash("diff", "REF [REF]", "what differs; also words, stat"),
     Slash("think", "[LEVEL|hide]", "the model's reasoning: off, on, low, medium, high"),
     Slash("cache", "[ls|tree|evict REF]", "what is kept; also save, load, warm, clear"),
     Slash("why", "[REF]", "what of a prompt was reused, and why no more"),

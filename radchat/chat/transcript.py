@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from radchat.chat.footer import age, count
 from radchat.chat.text import clean, one_line
 from radchat.chat.tree_view import Paint, short_ids, unpainted
-from radchat.chat.width import cut, table
+from radchat.chat.width import broken, cut, table
 
 CUT_OFF = ("abort", "length", "error")
 
@@ -30,13 +30,23 @@ def transcript(
             turn = f"  #{message['turn']}" if message.get("turn") and who == "user" else ""
             branches = "".join(f"  {one_line(str(b))}" for b in message.get("branches") or ())
             lines.append(paint(f"{who} {names[str(message['id'])]}{turn}{branches}", "bold"))
-        lines += [
-            f"(file {one_line(str(f['name']))}, {count(len(f['text']))} characters)"
-            for f in message.get("files") or ()
-        ]
-        lines += clean(str(message.get("text") or "")).strip("\n").split("\n")
-        if message.get("finish_reason") in CUT_OFF:
-            lines.append(f"({message['finish_reason']}: the answer was cut off)")
+        lines += text_lines(message)
+    return lines
+
+
+def text_lines(message: Mapping[str, Any], columns: int | None = None) -> list[str]:
+    """What a message says, and how it ended if not by itself. ``columns``: no line is wider."""
+    files = message.get("files") or ()
+    lines = [
+        f"(file {one_line(str(f['name']))}, {count(len(f['text']))} characters)" for f in files
+    ]
+    text = clean(str(message.get("text") or "")).strip("\n")
+    if columns is None:
+        lines += text.split("\n")
+    else:
+        lines += broken(text.expandtabs(8), columns)
+    if message.get("finish_reason") in CUT_OFF:
+        lines.append(f"({message['finish_reason']}: the answer was cut off)")
     return lines
 
 

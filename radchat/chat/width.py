@@ -7,12 +7,14 @@ indicator of a flag). It is two columns wide if any part is East Asian wide or a
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Iterator
 
 ELLIPSIS = "..."
 _ZWJ = "\u200d"
 _EMOJI_FORM = "\ufe0f"
+_STYLES = re.compile("\x1b\\[[0-9;]*m")
 _ZERO = frozenset(("Mn", "Me", "Cf"))
 
 
@@ -59,6 +61,11 @@ def width(text: str) -> int:
     return sum(cluster_width(cluster) for cluster in clusters(text))
 
 
+def visible_width(text: str) -> int:
+    """Columns of a line that may be painted."""
+    return width(_STYLES.sub("", text))
+
+
 def cut(text: str, columns: int) -> str:
     """At most ``columns`` columns of the text, with ``...`` where it was cut and there is room."""
     if width(text) <= columns:
@@ -99,6 +106,18 @@ def wrap(text: str, columns: int) -> list[str]:
                 kept, used = "", 0
             kept, used = f"{kept}{word} ", used + room + 1
         lines.append(kept.rstrip(" ") if kept else line)
+    return lines
+
+
+def broken(text: str, columns: int) -> list[str]:
+    """As ``wrap``, but a word that takes more is broken too: no line is wider."""
+    lines = []
+    for line in wrap(text, columns):
+        rest = line
+        while width(rest) > columns and (piece := first_line(rest, columns)):
+            lines.append(piece)
+            rest = rest[len(piece) :]
+        lines.append(rest)
     return lines
 
 

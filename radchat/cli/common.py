@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from radchat.config import Config
     from radchat.paths import Places
 
-STYLES = {"dim": "\x1b[2m", "bold": "\x1b[1m"}
+STYLES = {"dim": "\x1b[2m", "bold": "\x1b[1m", "red": "\x1b[31m", "green": "\x1b[32m"}
 RESET = "\x1b[0m"
 
 

@@ -9,7 +9,7 @@ from radchat.errors import UsageError
 
 # commands of the manual that this version does not have: never words for the model
 LATER = frozenset((
-    "what-if", "whatif", "diff", "compare", "think", "tot", "search", "vote", "agent",
+    "what-if", "whatif", "think", "tot", "search", "vote", "agent",
     "serve",
 ))  # fmt: skip
 # a word, and the commands it may mean; what followed it stands in the place of {}

@@ -39,6 +39,8 @@ COMMANDS = (
     Entry("retry", _CLI + "edit:retry", BRANCHES, "another answer to the same question"),
     Entry("edit", _CLI + "edit:edit", BRANCHES, "say an earlier turn differently"),
     Entry("continue", _CLI + "edit:continue_", BRANCHES, "go on with a cut-off answer"),
+    Entry("compare", _CLI + "compare:compare", BRANCHES, "branches beside each other"),
+    Entry("diff", _CLI + "compare:diff", BRANCHES, "what differs between two branches"),
     Entry("prune", _CLI + "sessions_kept:prune", BRANCHES, "delete what no name reaches"),
     Entry("sessions", _CLI + "sessions:sessions_app", LOOK, "ls, search, export, import, rm, ..."),
     Entry("cache", _CLI + "cache:cache_app", LOOK, "stats, ls, why, pin, save, load, warm, verify"),

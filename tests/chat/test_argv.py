@@ -95,7 +95,7 @@ def test_a_mistyped_command_is_never_a_prompt(typed: list[str], hint: str) -> No
         ("resume report", "`radchat chat -r report`"),
         ("why d9f1", "`radchat cache why d9f1`"),
         ("-m tiny status", "`radchat daemon status`"),
-        ("diff main 1", "`radchat diff` is not there yet"),
+        ("vote main 1", "`radchat vote` is not there yet"),
         ("what-if 'do it' 'do not'", "`radchat what-if` is not there yet"),
         ("think of a number from one to ten", "`radchat think` is not there yet"),
         ("serve --port 1", "`radchat serve` is not there yet"),

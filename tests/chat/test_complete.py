@@ -26,6 +26,8 @@ KINDS = {
     "switch": "refs",
     "fork": "refs",
     "log": "refs",
+    "compare one two": "refs",
+    "diff one": "refs",
     "tree": "refs sessions",
     "edit": "refs",
     "edit 3": "",  # the new words
