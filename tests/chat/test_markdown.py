@@ -1,0 +1,245 @@
+"""Markdown as it is shown: what it looks like, and that nothing is lost, however it was cut."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from radchat.chat.markdown import Markdown, rendered
+from radchat.chat.text import clean
+from radchat.chat.width import width
+
+SGR = re.compile("\x1b\\[[0-9;]*m")
+LETTER = re.compile(r"[^\W_]")
+
+
+def shown(text: str, columns: int = 60) -> str:
+    return "\n".join(SGR.sub("", line) for line in rendered(text, columns))
+
+
+def streamed(pieces: list[str], columns: int = 40) -> str:
+    markdown = Markdown(lambda: columns)
+    return "".join(markdown.push(piece) for piece in pieces) + markdown.flush()
+
+
+def first_lost(text: str, found: str) -> str | None:
+    """The first letters of the text that do not come in what was found, and in their order: that is
+    another in the cells of a table.
+    """
+    wanted = LETTER.findall(text)
+    if re.search(r"^[> ]*\|", text, re.MULTILINE):
+        return "".join((Counter(wanted) - Counter(found)).elements()) or None
+    left = iter(found)
+    for number, letter in enumerate(wanted):
+        if letter not in left:
+            return "".join(wanted[number : number + 20])
+    return None
+
+
+# --- any text, cut anywhere ---
+
+SNIPPETS = [
+    "**",
+    "*",
+    "_",
+    "`",
+    "``",
+    "```",
+    "~~~",
+    "# ",
+    "## ",
+    "- ",
+    "1. ",
+    "10) ",
+    "> ",
+    "|",
+    "|---|",
+    "| a | b |\n|--|:-:|\n| c | d |\n",
+    "\n",
+    "\n\n",
+    " ",
+    "    ",
+    "[",
+    "](",
+    ")",
+    "](u1)",
+    "![",
+    "<",
+    ">",
+    "<tag>",
+    "</s>",
+    "&amp;",
+    "$",
+    "$$",
+    "\\[",
+    "\\]",
+    "\\(",
+    "\\)",
+    "\\",
+    "---",
+    "===",
+    "[x]",
+    "[/INST]",
+    "a[0]",
+    "[ref]: http://e.f",
+    "2*3*4",
+    "snake_case",
+    "word",
+    "two words",
+    "中文",
+    "重点。",
+    "（注）",
+    "👨‍👩‍👧",
+    "🇩🇪",
+    "❤️",
+    "e\u0301",
+    "```py\n",
+    "\n```\n",
+    "\t",
+    "x" * 90,
+    "\\*",
+    "<http://h.i/j>",
+    "http://k.l",
+    "\\x1b[2J",
+    '"',
+    "!",
+    ":",
+    "\\r",
+]
+TEXTS = st.lists(st.sampled_from(SNIPPETS) | st.text(max_size=5), max_size=40).map(
+    lambda parts: clean("".join(parts))
+)
+
+
+@st.composite
+def cut_texts(draw: st.DrawFn) -> tuple[str, list[str]]:
+    text = draw(TEXTS)
+    places = sorted(draw(st.lists(st.integers(0, len(text)), max_size=12)))
+    ends = [*places, len(text)]
+    return text, [text[a:b] for a, b in zip([0, *places], ends, strict=True)]
+
+
+@settings(max_examples=300, deadline=None)
+@given(cut_texts(), st.sampled_from([1, 2, 20, 80]))
+def test_any_cut_shows_the_same_and_no_word_is_lost(
+    cut: tuple[str, list[str]], columns: int
+) -> None:
+    text, pieces = cut
+    whole = streamed([text], columns)
+    assert streamed(pieces, columns) == whole
+    assert streamed(list(text), columns) == whole
+    assert "\x1b" not in SGR.sub("", whole)
+    assert "\r" not in whole
+    assert first_lost(text, SGR.sub("", whole)) is None
+
+
+@settings(max_examples=200, deadline=None)
+@given(TEXTS, st.sampled_from([1, 2, 20, 80]))
+def test_rendered_lines_fit_and_lose_nothing(text: str, columns: int) -> None:
+    for paints in (True, False):
+        lines = rendered(text, columns, paints=paints)
+        bare = [SGR.sub("", line) for line in lines]
+        assert paints or bare == lines
+        assert all(width(line) <= max(columns, 2) for line in bare), bare
+        assert first_lost(text, "".join(bare)) is None
+
+
+# --- what it looks like ---
+
+
+@pytest.mark.parametrize(
+    ("text", "painted"),
+    [
+        ("## A *b*", "\x1b[1m##\x1b[0m\x1b[1m A\x1b[0m\x1b[1m \x1b[0m\x1b[1;3mb\x1b[0m\n"),
+        ("**b** *i* `c`", "\x1b[1mb\x1b[0m \x1b[3mi\x1b[0m \x1b[36mc\x1b[0m\n"),
+        ("**a**b", "\x1b[1ma\x1b[0mb\n"),
+        ("[a b](http://c)", "\x1b[4ma b\x1b[0m\x1b[2m (http://c)\x1b[0m\n"),
+        ("> q", "\x1b[2m> \x1b[0mq\n"),
+        ("中**重点**文", "中\x1b[1m重点\x1b[0m文\n"),
+        ("这**“点”**文", "这\x1b[1m“点”\x1b[0m文\n"),
+        (
+            "```py\nif 1:\n```",
+            "\x1b[2m```py\x1b[0m\n\x1b[35mif\x1b[0m \x1b[36m1\x1b[0m:\n\x1b[2m```\x1b[0m\n",
+        ),
+    ],
+)
+def test_styles(text: str, painted: str) -> None:
+    assert streamed([text]) == painted
+
+
+VERBATIM = [
+    "[/INST] a[0] list[str] [x] [bold [red]x",
+    "<tag> </s> <br> &lt;&#27; &nbsp;",
+    "2*3*4 = 24, 2 ** 3, a*b*c",
+    "snake_case_name __init__.py",
+    "$x^*$ and $y^*$, $5 and $6*",
+    r"\(a_1 * b_2*\) and \[ x* \]",
+    r"C:\new\table, \\host\share",
+    "[foo]: http://x.y/z",
+    "[^1]: a note",
+    "Title\n=====",
+    "key: value\n===\nx",
+    "~~gone~~",
+    "#tag",
+    "- [ ] todo\n- [x] done",
+    "1. one\n1. two\n7) seven",
+    "an *open star\n\n**and `more",
+    "| a | b",
+    "a | b\n--|--",
+    "    code *as it is*",
+    "line one\nline two",
+    "- a\n\n  b\n  - c\n    d",
+    "$$\na*b*c\n$$",
+    "\\[\nx_1 * y\n\\]",
+    "&copy;",
+    "https://x.y/a_b_c*d",
+    "<!-- no -->",
+    "![",
+    "`",
+    "***",
+]
+
+
+@pytest.mark.parametrize("text", VERBATIM[:-1])
+def test_what_is_shown_as_it_is(text: str) -> None:
+    assert shown(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "columns", "lines"),
+    [
+        ("- one two three", 9, ["- one two", "  three"]),
+        ("1. one\n   - two three", 10, ["1. one", "   - two", "     three"]),
+        ("> one two three", 9, ["> one two", "> three"]),
+        ("## one two three", 9, ["## one", "two three"]),
+        ("a  \nb\\\nc", 9, ["a", "b\\", "c"]),
+        ("a\n\n\n\nb\n\n", 9, ["a", "", "b"]),
+        ("重点内容。请看", 8, ["重点内", "容。请看"]),
+        ("see abcdefghijkl", 8, ["see", "abcdefgh", "ijkl"]),
+        ("- 1. x\n- ```py\n  a\n  ```\n- b", 9, ["- 1. x", "-", "```py", "a", "```", "- b"]),
+        ("```\nnever closed\n  # x *y*", 20, ["```", "never closed", "  # x *y*"]),
+        ("````md\n```py\nx\n```\n````\n*z*", 9, ["````md", "```py", "x", "```", "````", "z"]),
+        ("> ```\n> x *y*\nz *w*", 9, ["> ```", "> x *y*", "z w"]),
+        ("---\na: b\n---", 3, ["---", "a:", "b", "---"]),
+        (
+            "|a|b|\n|-|-:|\n|中|1|\n|`x`|22|y|",
+            20,
+            ["a        b", "--  ------", "中       1", "x   22 | y"],
+        ),
+        ("[http://a](http://a) ![p](q)", 40, ["http://a p (q)"]),
+        ('[a](b "c d")', 40, ['a (b "c d")']),
+        ("**two\nlines** [a\nb](c)", 40, ["two", "lines a", "b (c)"]),
+    ],
+)
+def test_lines(text: str, columns: int, lines: list[str]) -> None:
+    assert [SGR.sub("", line) for line in rendered(text, columns)] == lines
+
+
+def test_without_paint_the_marks_stay() -> None:
+    text = "**b** *i* `c` __d__ _e_"
+    assert rendered(text, 40, paints=False) == [text]
+    assert rendered("# a *b*", 40, paints=False) == ["# a *b*"]
