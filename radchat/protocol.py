@@ -47,9 +47,9 @@ State = Literal["starting", "loading", "ready", "stopping"]
 EventName = Literal[
     "notice",  # {"text", "code"}: one line for stderr, before the thing is done
     "progress",  # {"stage": "load"|"queue"|"extend"|"restore"|"verify", "done", "total", "text"}
-    "init",  # {"request", "session", "name", "branch", "parent", "user", "messages", "model", …}
-    "start",  # {"input_tokens", "cached": {"device", "host", "disk"}, "computed"}
-    "delta",  # {"choice", "text"}
+    "init",  # {"request", "session", "name", "branch", "parent", "user", "messages", "branches", …}
+    "start",  # {"input_tokens", "cached": {"device", "host", "disk"}, "computed", "choice"}
+    "delta",  # {"choice", "text"}; choice: which of the command's answers, from 0
     "reasoning",  # {"choice", "text"}
     "message",  # one choice has ended: the shape of `ask --json` for it
     "done",  # the whole result: see `generate`

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypedDict
 
 from radchat.engine.request import MAX_CHOICES
-from radchat.errors import InvalidInput
+from radchat.errors import InvalidInput, UsageError
 from radchat.protocol import Where
 
-Kind = Literal["turn", "retry", "edit", "continue"]
+Kind = Literal["turn", "retry", "edit", "continue", "what-if"]
+MAX_BRANCHES = 64  # of a what-if: as many as the engine runs side by side
 
 
 class Options(TypedDict, total=False):
@@ -51,6 +52,7 @@ class Generate:
     where: Where
     kind: Kind = "turn"
     text: str = ""
+    texts: Sequence[str] = ()  # of a what-if: a branch each
     files: Sequence[FileText] = ()
     system: str | None = None
     session: str | None = None
@@ -76,3 +78,25 @@ class Generate:
             raise InvalidInput("nothing to say: the message is empty", field="text")
         if self.kind == "continue" and self.n != 1:
             raise InvalidInput("continue goes on with one answer: n must be 1", field="n")
+        if self.kind == "what-if":
+            self._check_what_if()
+        elif self.texts:
+            raise UsageError("several texts are for a what-if: any other command says one text")
+
+    def _check_what_if(self) -> None:
+        if self.text or self.ref is not None or self.branch is not None:
+            raise UsageError(
+                "a what-if says its texts at HEAD, or at a REF (--at), on branches named after "
+                "them: no other text, REF or name goes with it"
+            )
+        if not self.texts or not all(text.strip() for text in self.texts):
+            raise UsageError("what if what? Say one text or more, none of them empty")
+        if len(self.texts) > 1 and self.n > 1:
+            raise UsageError(
+                "several texts get one answer each: say one text with -N, or several without"
+            )
+        num = len(self.texts) * self.n
+        if num > MAX_BRANCHES:
+            raise UsageError(
+                f"{num} branches are too many to run side by side: at most {MAX_BRANCHES}"
+            )

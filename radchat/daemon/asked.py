@@ -1,4 +1,4 @@
-"""What a request asks of a model, once its prompt is prepared."""
+"""What a request asks of a model, once its prompt is prepared. A command has one, or several."""
 
 from __future__ import annotations
 
@@ -24,3 +24,4 @@ class Asked:
     asked_at: float  # time.monotonic
     excuse: Callable[[float], Excuse]  # of the disk, for what was computed then (Disk.excuse)
     on_disk: Callable[[], Ranges]  # where the prompt is on disk, when asked
+    first: int = 0  # the number of its first answer, among all of the command

@@ -76,18 +76,30 @@ class Base:
         return store, stands(store, other, own), rest
 
     def _target(
-        self, where: Where, session: str | None, head: ChatHead | None, ref: str
+        self,
+        where: Where,
+        session: str | None,
+        head: ChatHead | None,
+        ref: str,
+        *,
+        pick: bool = False,
     ) -> tuple[Store, Place, refs.Target]:
         """The message a REF names, and where one stands in its session."""
         store, place, ref = self._at(where, session, head, ref)
-        return store, place, target_of(store, place, ref)
+        return store, place, target_of(store, place, ref, pick=pick)
 
     def _point(
-        self, where: Where, session: str | None, head: ChatHead | None, ref: str
+        self,
+        where: Where,
+        session: str | None,
+        head: ChatHead | None,
+        ref: str,
+        *,
+        pick: bool = False,
     ) -> tuple[Store, Place, refs.Point]:
         """Where ``fork`` and ``switch`` go, and where one stands in that session."""
         store, place, ref = self._at(where, session, head, ref)
-        return store, *point_of(store, place, ref)
+        return store, *point_of(store, place, ref, pick=pick)
 
     def _use(self, store: Store, place: Place, where: Where) -> None:
         store.use(place.session.id, terminal=where["terminal"], folder=where["folder"])

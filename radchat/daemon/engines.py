@@ -90,9 +90,13 @@ class Engines:
             return None
         return max(0.0, loaded.last_used + self._config.keep_alive - self._clock())
 
-    def given(self, loaded: Loaded, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """Options in force: what was asked for, else the settings, else the model's own."""
-        return {**loaded.model.sampling, **self._config.sampling, **asked}
+    def given(
+        self, loaded: Loaded, asked: Mapping[str, Any], usual: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Options in force: what was asked for, else the settings, else the command's ``usual``
+        ones, else the model's own.
+        """
+        return {**loaded.model.sampling, **(usual or {}), **self._config.sampling, **asked}
 
     async def choose(self, asked: str | None, sessions: str | None) -> ModelEntry:
         """The model a turn uses: asked for, the session's own, the setting, the default, the last.

@@ -130,7 +130,7 @@ def located(desk: Desk, ask: Generate) -> tuple[Store, Generate]:
     ``SESSION:REF`` is the REF, said in that session: nothing after this looks at a colon.
     """
     ref = ask.at if ask.at is not None else ask.ref
-    if ask.new_session and (ref is not None or ask.kind != "turn"):
+    if ask.new_session and (ref is not None or ask.kind not in ("turn", "what-if")):
         raise InvalidInput("a new session has nothing to go back to: leave out the REF", field="at")
     session, rest = (None, ref) if ref is None else split_ref(ref)
     if session is None:
@@ -186,14 +186,16 @@ def find_place(store: Store, ask: Generate) -> Place:
     return place
 
 
-def target_of(store: Store, place: Place, ref: str) -> refs.Target:
-    """The message REF names, seen from this place."""
-    return refs.resolve(store, ref, place.session.id, at=place.head)
+def target_of(store: Store, place: Place, ref: str, *, pick: bool = False) -> refs.Target:
+    """The message REF names, seen from this place; ``pick``: by number, also a branch just made."""
+    return refs.resolve(store, ref, place.session.id, at=place.head, pick=pick)
 
 
-def point_of(store: Store, place: Place, ref: str) -> tuple[Place, refs.Point]:
+def point_of(
+    store: Store, place: Place, ref: str, *, pick: bool = False
+) -> tuple[Place, refs.Point]:
     """Where ``fork``, ``switch`` and ``--at`` go; ``SESSION:REF`` leads to another session."""
-    point = refs.point(store, target_of(store, place, ref))
+    point = refs.point(store, target_of(store, place, ref, pick=pick))
     if point.session != place.session.id:
         place = stands(store, store.session(point.session), None)
     return place, point

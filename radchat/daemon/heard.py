@@ -36,6 +36,7 @@ class Heard:
     is_cut: bool = False  # by the daemon's end, in the midst of a step
     num_thought: int = 0  # ids spent on reasoning, its marks included
     is_away: bool = False  # in the store, or known to be nothing
+    failure: BaseException | None = None  # in the daemon: what its command fails with
     body: dict[str, Any] = field(default_factory=dict)  # as it was told
     _num_unsure: int = 0  # ids of what may become the opening mark
 
@@ -80,10 +81,20 @@ class Heard:
 
     def fail(self, error: BaseException) -> None:
         """It ends here, because of something in the daemon; whose words may be the user's."""
+        self.failure = error
+        if self.finished is not None:
+            return
         self.is_cut = isinstance(error, Busy)
         if not self.is_cut:
             self.error = error.message if isinstance(error, RadchatError) else type(error).__name__
         self.ended_at = self.ended_at or time.monotonic()
+
+    @property
+    def trouble(self) -> BaseException | None:
+        """Why there is no answer, or none that may count as one."""
+        if self.failure is None and self.reason == FinishReason.ERROR:
+            return RadchatError(self.error or "the engine could not go on with this answer")
+        return self.failure
 
     def _keep(self, reasoning: str, content: str) -> tuple[str, str]:
         self.reasoning += reasoning

@@ -124,8 +124,11 @@ class Service(ControlMethods):
 
     # -- control ---------------------------------------------------------------------------------
 
-    async def cancel(self, request: str) -> dict[str, Any]:
+    async def cancel(self, request: str, choice: int | None = None) -> dict[str, Any]:
+        """All answers of a command, or the one of this number; what it said is kept."""
         found = self._answers.get(request)
+        if found is not None and choice is not None:
+            return {"cancelled": found[0].cancel_one(choice)}
         if found is not None:
             _end(*found)
         return {"cancelled": found is not None}
@@ -137,6 +140,7 @@ class Service(ControlMethods):
         where: Where,
         kind: Kind = "turn",
         text: str = "",
+        texts: list[str] | None = None,
         files: list[FileText] | None = None,
         system: str | None = None,
         session: str | None = None,
@@ -154,11 +158,14 @@ class Service(ControlMethods):
         options: Options | None = None,
         only_terminal: bool = False,
     ) -> Stream:
-        """One answer, or n of them, as events; closing the stream cancels it."""
+        """One answer, n of them, or one to each of ``texts``, as events; closing the stream cancels
+        them.
+        """
         ask = Generate(
             where=where,
             kind=kind,
             text=text,
+            texts=tuple(texts or ()),
             files=tuple(files or ()),
             system=system,
             session=session,

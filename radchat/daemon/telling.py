@@ -1,18 +1,16 @@
-"""What is told of an answer: its beginning, what the engine says of it, its end; their shapes."""
+"""What is told of a request: what the engine says of it, and each answer; their shapes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from radchat.daemon import options
 from radchat.daemon.asked import Asked
+from radchat.daemon.beginning import followed
 from radchat.daemon.heard import Heard
-from radchat.daemon.reuse import Part
 from radchat.engine import request as engine
-from radchat.engine.meters import PromptCost
 from radchat.protocol import Event
-from radchat_sessions.messages import Begun, Ended, Placed, Session
+from radchat_sessions.messages import Begun, Ended, Placed
 
 
 def branched(placed: Placed) -> Event:
@@ -48,36 +46,17 @@ class Telling:
         self._asked, self._begun = asked, begun
 
     @property
-    def parent(self) -> str | None:
+    def parent(self) -> str:
         """The message that is answered."""
-        begun = self._begun
-        return begun.messages[-1] if begun.messages else self._asked.prepared.plan.parent
-
-    def init(self, session: Session, context: int) -> Event:
-        """``context``: what the engine holds, tokens."""
-        first = self._begun.answers[0].placed
-        body = {
-            "request": self._asked.request.id,
-            "session": session.id,
-            "name": session.name,
-            "branch": None if first is None else first.branch,
-            "parent": self._asked.prepared.plan.parent,
-            "user": self.parent,
-            "messages": list(self._begun.answer_ids),
-            "model": self._asked.model,
-            "dtype": self._asked.dtype,
-            "context": context,
-            "input_tokens": len(self._asked.prepared.ids),
-        }
-        return Event("init", body)
+        return followed(self._asked, self._begun)
 
     def answer(self, choice: Heard, ended: Ended | None) -> dict[str, Any]:
         """One sample, in the shape of ``ask --json``; ``ended`` None: nothing of it is kept."""
+        plan, params = self._asked.prepared.plan, self._asked.request.params
         placed = choice.begun.placed if ended is None or ended.placed is None else ended.placed
         branch = None if placed is None else placed.branch
-        if ended is None and not (choice.index == 0 and self._begun.messages):
-            branch = self._asked.prepared.plan.place.branch
-        params = self._asked.request.params
+        if ended is None and not (choice.index == 0 and self._begun.messages):  # there is none
+            branch = plan.place.branch if plan.says is None else None
         usage, cache = choice.counts
         body: dict[str, Any] = {
             "session": self._begun.session,
@@ -86,7 +65,7 @@ class Telling:
             "branch": branch,
             "model": self._asked.model,
             "dtype": self._asked.dtype,
-            "choice": choice.index,
+            "choice": self._asked.first + choice.index,
             "seed": params.seed,
             "text": choice.text,
             "reasoning": choice.reasoning or None,
@@ -98,47 +77,3 @@ class Telling:
         if params.logprobs is not None:
             body["logprobs"] = [options.logprob_json(each) for each in choice.logprobs]
         return body
-
-    def done(
-        self,
-        session: Session,
-        bodies: Sequence[dict[str, Any]],
-        cost: PromptCost | None,
-        why: Part | None,
-    ) -> dict[str, Any]:
-        """The whole result, of the bodies of all its answers; ``cost`` of prompts, as measured;
-        ``why``: the part of this one that was computed again and is worth a reason.
-        """
-        first = bodies[0]
-        usage = first["usage"]
-        read, cached = usage["input_tokens"], usage["cached_input_tokens"]
-        outputs = {
-            name: sum(body["usage"][name] for body in bodies)
-            for name in ("output_tokens", "reasoning_tokens")
-        }
-        longest = max(body["usage"]["output_tokens"] for body in bodies)
-        return {
-            "session": session.id,
-            "name": session.name,
-            "parent": first["parent"],
-            "branches": bodies,
-            "usage": {**usage, **outputs},
-            "cache": first["cache"],
-            "timing": first["timing"],
-            "head": self._head(first),
-            "context": {
-                "used": len(self._asked.request.ids) + longest,
-                "limit": self._asked.limit,
-            },
-            "why": None if why is None else why.why,
-            "why_short": None if why is None else why.why_short,
-            "saved_s": None if cost is None else cost.saved(read, cached),
-        }
-
-    def _head(self, first: Mapping[str, Any]) -> dict[str, str | None]:
-        """Where one stands now: at the answer, at the unanswered message, or where one was."""
-        message = first["message"]
-        if message is None:
-            new = self._begun.messages
-            message = new[-1] if new else self._asked.prepared.plan.place.message
-        return {"branch": first["branch"], "message": message}

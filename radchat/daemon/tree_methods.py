@@ -94,14 +94,16 @@ class TreeMethods(ExchangeMethods):
         ref: str | None = None,
         n: int | None = None,
         head: ChatHead | None = None,
+        pick: bool = False,
     ) -> dict[str, Any]:
+        """``pick``: a bare number may be that of a branch just made."""
         at_least(1, n=n)
 
         def work() -> dict[str, Any]:
             if ref is None:
                 store, place = self._place(where, session, head)
                 return views.log_json(store, place, place.message, n)
-            store, place, target = self._target(where, session, head, ref)
+            store, place, target = self._target(where, session, head, ref, pick=pick)
             return views.log_json(store, place, target.message, n)
 
         return await self._desk.run(work)
@@ -169,7 +171,7 @@ class TreeMethods(ExchangeMethods):
         head: ChatHead | None = None,
     ) -> dict[str, Any]:
         def work() -> tuple[Store, dict[str, Any]]:
-            store, place, point = self._point(where, session, head, ref)
+            store, place, point = self._point(where, session, head, ref, pick=True)
             if is_stored(store, place):
                 if point.branch is not None:
                     store.move_head(place.session.id, branch=point.branch)
@@ -225,6 +227,8 @@ class TreeMethods(ExchangeMethods):
         def work() -> dict[str, Any]:
             store, place = self._place(where, session, head)
             spans = store.spans(place.session.id)
+            picks = store.numbered_branches(place.session.id, place.head)
+            numbers = {name: number for number, name in picks.items()}
             rows = []
             for branch in store.branches(place.session.id):
                 message = None if branch.message is None else store.message(branch.message)
@@ -232,6 +236,7 @@ class TreeMethods(ExchangeMethods):
                 rows.append(
                     {
                         "name": branch.name,
+                        "number": numbers.get(branch.name),
                         "message": branch.message,
                         "text": None if message is None else shown(message),
                         "tokens": None if span is None else span.stop,

@@ -41,6 +41,7 @@ class Plan:
     cut: Message | None = None  # continue: the answer that is gone on with
     rebuilt: str = ""  # why the whole path is said again (another system prompt)
     edits: bool = False  # what is new takes the place of another message
+    says: str | None = None  # a what-if: its words; HEAD stays whatever comes of it
 
 
 @dataclass(frozen=True, slots=True)

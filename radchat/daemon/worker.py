@@ -204,21 +204,36 @@ class Worker:
 
         Raises what the engine's validation raises; then no event will come.
         """
+        await self.submit_all(key, [(request, sink)])
+
+    async def submit_all(self, key: str, requests: Sequence[tuple[Request, Sink]]) -> None:
+        """Several between the same two steps, or, where one is refused, none."""
         loop = asyncio.get_running_loop()
 
         def enter() -> None:
-            self._engines[key].submit(request)
-            self._sinks[request.id] = (key, loop, sink)
+            engine, entered = self._engines[key], []
+            try:
+                for request, _ in requests:
+                    engine.submit(request)
+                    entered.append(request.id)
+            except BaseException:
+                for each in entered:
+                    engine.abort(each)
+                raise
+            for request, sink in requests:
+                self._sinks[request.id] = (key, loop, sink)
 
         await self.call(enter)
 
-    def abort(self, request_id: str) -> None:
-        """Ask for a request's end; its ``Finished`` comes as usual. Unknown ids are ignored."""
+    def abort(self, request_id: str, choice: int | None = None) -> None:
+        """Ask for the end of a request, or of one choice; its ``Finished`` comes as usual. Unknown
+        ids are ignored.
+        """
 
         def leave() -> None:
             found = self._sinks.get(request_id)
             if found is not None:
-                self._engines[found[0]].abort(request_id)
+                self._engines[found[0]].abort(request_id, choice)
 
         self._inbox.put(leave)
 

@@ -43,6 +43,12 @@ class Group:
         """Prompt tokens whose KV was there or made, and is told of."""
         return self.spans[-1].end if self.spans else 0
 
+    @property
+    def scores(self) -> tuple[TokenLogprob | None, ...] | None:
+        """Log probabilities of the prompt, where they were asked for and all are known."""
+        known = self.prompt_logprobs
+        return tuple(known) if known and len(known) == self.prompt_len else None
+
     def found(self, cached_len: int) -> None:
         """Tokens [0, cached_len) were in the tree at an admission (first, or after a retract).
 

@@ -234,8 +234,6 @@ class Delivery:
             n = 0 if reason is FinishReason.ERROR else group.prompt_len + kept
             self._cache.finish(choice.lease, min(n, choice.lease.computed_len))
             choice.lease = None
-        scores = group.prompt_logprobs
-        complete = scores is not None and len(scores) == group.prompt_len
         for index in (choice.index, *choice.unborn):
             group.live -= 1
             events.append(
@@ -249,9 +247,32 @@ class Delivery:
                     usage=group.usage(choice.num_out),
                     error=error,
                     last=group.live == 0,
-                    prompt_logprobs=tuple(scores) if scores and complete else None,
+                    prompt_logprobs=group.scores,
                     spans=tuple(group.spans),
                 )
             )
         if group.live == 0:
             self._on_end(group)
+
+    def end_unborn(self, choice: Choice, index: int, events: list[Event]) -> None:
+        """One of several that still are one row ends before it was anything: it is never born, and
+        the first of the others carries the rest.
+        """
+        group = choice.group
+        choice.index, *rest = (each for each in (choice.index, *choice.unborn) if each != index)
+        choice.unborn = tuple(rest)
+        group.live -= 1
+        events.append(
+            Finished(
+                request_id=group.request.id,
+                choice=index,
+                reason=FinishReason.ABORT,
+                text="",
+                kept=0,
+                stopped=False,
+                usage=group.usage(0),
+                last=False,
+                prompt_logprobs=group.scores,
+                spans=tuple(group.spans),
+            )
+        )

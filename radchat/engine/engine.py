@@ -131,18 +131,25 @@ class Engine(Outside):
         choice.unborn = tuple(range(1, request.n))
         self._scheduler.add(choice)
 
-    def abort(self, request_id: str) -> bool:
-        """End a request now, wherever it is; its events come with the next step.
+    def abort(self, request_id: str, choice: int | None = None) -> bool:
+        """End a request now, wherever it is, or one of its choices; events come with the next step.
 
-        Its pages are free or in the tree when this returns. False: no such request is alive.
+        Its pages are free or in the tree when this returns. False: no such one is alive.
         """
         group = self._groups.get(request_id)
         if group is None:
             return False
-        for choice in [*self._scheduler.running, *self._scheduler.waiting]:
-            if choice.group is group:
-                self._delivery.end(choice, FinishReason.ABORT, self._events)
-        return True
+        found = False
+        for each in [*self._scheduler.running, *self._scheduler.waiting]:
+            carried = (each.index, *each.unborn)
+            if each.group is not group or (choice is not None and choice not in carried):
+                continue
+            found = True
+            if choice is None or carried == (choice,):
+                self._delivery.end(each, FinishReason.ABORT, self._events)
+            else:
+                self._delivery.end_unborn(each, choice, self._events)
+        return found
 
     def has_work(self) -> bool:
         return bool(self._events or self._scheduler.waiting or self._scheduler.running)

@@ -9,15 +9,15 @@ from collections.abc import Callable, Mapping, Sequence
 from radchat_sessions.content import Json, Part, clean, digest, dumps, pack_ids, searchable
 from radchat_sessions.database import Database
 from radchat_sessions.errors import Refused
-from radchat_sessions.heads import Heads
 from radchat_sessions.messages import NewMessage, NewPrompt, Role, as_role
+from radchat_sessions.picks import Picks
 
 
 def random_id() -> str:
     return secrets.token_hex(16)
 
 
-class Adding(Heads):
+class Adding(Picks):
     """All of it runs inside ``write()``."""
 
     def __init__(self, db: Database, clock: Callable[[], float], new_id: Callable[[], str]) -> None:

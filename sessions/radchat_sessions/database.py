@@ -86,7 +86,13 @@ class Database:
 
     @contextmanager
     def write(self) -> Iterator[None]:
-        """One transaction. Raises SaveFailed if it could not be committed; then nothing changed."""
+        """One transaction. Raises SaveFailed if it could not be committed; then nothing changed.
+
+        Inside another it is a part of that one, which must not go on after an error here.
+        """
+        if self._connection.in_transaction:
+            yield
+            return
         self._still_there()
         with self._translated():
             self._connection.execute("BEGIN IMMEDIATE")

@@ -120,11 +120,14 @@ class Names:
         self._taken = taken
         self._next: dict[str, int] = {}  # by stem: all numbers below are taken
 
-    def take(self, base: str) -> str:
-        """As ``free_name``, and from now on it is taken."""
+    def take(self, base: str, *, whole: bool = False) -> str:
+        """As ``free_name``, and from now on it is taken. ``whole``: a number at the end of ``base``
+        is of somebody's words, and another goes behind it: ``cost-5-2``.
+        """
         name = base
         if base in self._taken:
-            stem = re.sub(r"-\d+$", "", base)[: NAME_LIMIT - 8] or base
+            stem = base if whole else re.sub(r"-\d+$", "", base)
+            stem = stem[: NAME_LIMIT - 8] or base
             number = self._next.get(stem, 2)
             while f"{stem}-{number}" in self._taken:
                 number += 1

@@ -3,7 +3,8 @@
 HEAD, HEAD~n · ``-`` · branch · label · turn number (1 to 3 digits, on the current path) · id prefix
 
 ``SESSION:REF`` looks in another session; ``#4`` and ``~2`` are the chat's words for ``4`` and
-``HEAD~2``. An open chat holds its own HEAD and passes it as ``at``.
+``HEAD~2``. Where one picks, a bare number is first that of a branch just made (picks.py). An open
+chat holds its own HEAD and passes it as ``at``.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from radchat_sessions.errors import Ambiguous, NotFound
-from radchat_sessions.heads import Heads
 from radchat_sessions.messages import Head
 from radchat_sessions.names import SHORTEST_ID, is_hex, shortest
+from radchat_sessions.picks import Picks
 
 Kind = Literal["head", "back", "previous", "branch", "label", "turn", "id"]
 
@@ -45,8 +46,12 @@ class Point:
     text: str | None = None
 
 
-def resolve(store: Heads, ref: str, session_id: str, *, at: Head | None = None) -> Target:
-    """Raises NotFound, or Ambiguous with all that fit."""
+def resolve(
+    store: Picks, ref: str, session_id: str, *, at: Head | None = None, pick: bool = False
+) -> Target:
+    """Raises NotFound, or Ambiguous with all that fit. ``pick``: a bare number may be that of a
+    branch just made.
+    """
     ref = ref.strip()
     if ":" in ref:
         session_ref, _, ref = ref.partition(":")
@@ -75,11 +80,14 @@ def resolve(store: Heads, ref: str, session_id: str, *, at: Head | None = None) 
     if labelled:
         return Target(session_id, _only(store, ref, labelled, session_id), "label")
     if turn := _TURN.fullmatch(ref):
+        picked = store.numbered_branches(session_id, at).get(int(turn[2] or 0)) if pick else None
+        if picked is not None:
+            return Target(session_id, store.branch(session_id, picked).message, "branch", picked)
         return Target(session_id, _turn(store, int(turn[1] or turn[2]), head), "turn")
     return Target(session_id, _by_id(store, ref, session_id), "id")
 
 
-def point(store: Heads, target: Target) -> Point:
+def point(store: Picks, target: Target) -> Point:
     """The point ``fork``, ``edit`` and ``switch`` mean: a user message named as such means the
     point before it. A branch or HEAD that ends in one means its end.
     """
@@ -90,14 +98,14 @@ def point(store: Heads, target: Target) -> Point:
     return Point(target.session, target.message, target.branch)
 
 
-def _turn(store: Heads, number: int, head: Head) -> str:
+def _turn(store: Picks, number: int, head: Head) -> str:
     asked = [m.id for m in store.path(head.message) if m.role == "user"]
     if not 1 <= number <= len(asked):
         raise NotFound(f"no turn {number}: this path has {len(asked)}")
     return asked[number - 1]
 
 
-def _by_id(store: Heads, ref: str, session_id: str) -> str:
+def _by_id(store: Picks, ref: str, session_id: str) -> str:
     prefix = ref.lower()
     if not is_hex(prefix):
         raise NotFound(f"no branch, label or message {ref} in {_name(store, session_id)}")
@@ -112,12 +120,12 @@ def _by_id(store: Heads, ref: str, session_id: str) -> str:
     return _only(store, ref, fitting, session_id)
 
 
-def _name(store: Heads, session_id: str) -> str:
+def _name(store: Picks, session_id: str) -> str:
     """Named, as which session is current differs from terminal to terminal."""
     return store.session(session_id).name or session_id[:8]
 
 
-def _only(store: Heads, ref: str, fitting: list[str], session_id: str) -> str:
+def _only(store: Picks, ref: str, fitting: list[str], session_id: str) -> str:
     if len(fitting) == 1:
         return fitting[0]
     short = shortest(store.message_ids(session_id))

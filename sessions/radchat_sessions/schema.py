@@ -193,7 +193,25 @@ END;
 INSERT INTO message_text (message_text) VALUES ('rebuild');
 """
 
-SCRIPTS: Sequence[str] = (TREE, SEARCH, SEARCH_ALL_SCRIPTS)
+# The branches that a session's last command of several answers made: what 1, 2 … mean to one who
+# stands at the message it was given at, or at an answer to what it asked (picks.py).
+PICKS = """
+CREATE TABLE picks (
+  session TEXT NOT NULL,
+  number  INTEGER NOT NULL CHECK (number > 0),
+  branch  TEXT NOT NULL,
+  asked   TEXT NOT NULL REFERENCES messages (id) ON DELETE CASCADE,
+  at      TEXT REFERENCES messages (id) ON DELETE SET NULL,
+  PRIMARY KEY (session, number),
+  FOREIGN KEY (session, branch) REFERENCES branches (session, name)
+    ON UPDATE CASCADE ON DELETE CASCADE
+) STRICT, WITHOUT ROWID;
+CREATE INDEX picks_branch ON picks (session, branch);
+CREATE INDEX picks_asked ON picks (asked);
+CREATE INDEX picks_at ON picks (at);
+"""
+
+SCRIPTS: Sequence[str] = (TREE, SEARCH, SEARCH_ALL_SCRIPTS, PICKS)
 
 
 def version(db: sqlite3.Connection) -> int:

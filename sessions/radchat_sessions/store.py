@@ -1,8 +1,9 @@
 """The session store: every conversation a tree of messages, with the ids the engine saw.
 
-One class in nine files, each adding to the one before: ``reader`` (questions), ``token_ids``,
-``branches``, ``heads`` (HEAD, labels), ``adding`` (messages, prompts), ``turns`` (answers),
-``removal``, ``exchange`` (export, import) and here: opening, sessions as a whole.
+One class in ten files, each adding to the one before: ``reader`` (questions), ``token_ids``,
+``branches``, ``heads`` (HEAD, labels), ``picks`` (branches by number), ``adding`` (messages,
+prompts), ``turns`` (answers), ``removal``, ``exchange`` (export, import) and here: opening,
+sessions as a whole.
 
 A store belongs to the thread that opened it, and to one process: the daemon (ADR 0002). Every
 method that writes is one transaction; after an exception nothing of it is there. Its errors are
@@ -12,7 +13,8 @@ those of ``radchat_sessions.errors``.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, Self
 
@@ -67,6 +69,12 @@ class Store(Exchange):
     def recreated(self) -> int:
         """How often the database was deleted under the store and put back (PS-07)."""
         return self._db.recreated
+
+    @contextmanager
+    def as_one(self) -> Iterator[None]:
+        """All that is written inside, or nothing of it; an error in it must be let out."""
+        with self._db.write():
+            yield
 
     # -- sessions ----------------------------------------------------------------------------------
 
