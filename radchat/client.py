@@ -113,6 +113,20 @@ class Client:
                 except OSError as error:
                     raise Unreachable(f"the daemon ended before it answered: {error}") from error
 
+    def glance(self, method: str, patience_s: float, **args: Any) -> dict[str, Any] | None:
+        """As ``call``, of the daemon that answered last; None where it does not soon, or has gone:
+        none is started, found or waited for.
+        """
+        if self._address is None:
+            return None
+        try:
+            with contextlib.closing(Exchange(self._address)) as exchange:
+                exchange.send("POST", f"/rpc/{method}", args)
+                exchange.receive_head(timeout=patience_s)
+                return result(exchange)
+        except (OSError, RadchatError):
+            return None
+
     def stream(self, method: str, **args: Any) -> EventStream:
         """The events of a streaming RPC; what was wrong before the first event is raised here."""
         assert method in STREAMS, f"{method} is no stream"

@@ -91,6 +91,7 @@ def _model(chat: Chat, rest: str) -> None:
     stream = client.stream("models.load", model=rest, **dtype)
     done = end_of(stream, chat.host.note, chat.host.status)
     chat.arguments["model"] = done.get("model") or rest
+    chat.loaded = done
     chat.host.note(f"model {one_line(str(chat.arguments['model']))}")
 
 

@@ -45,7 +45,7 @@ SLASHES = (
     Slash("pin", "[REF] [24h]", "keep the KV of the path to a message"),
     Slash("context", "", "what fills the context, in tokens"),
     Slash("compact", "[INSTRUCTIONS]", "go on from a summary, on a branch of its own"),
-    Slash("sessions", "", "list the sessions", ("resume",)),
+    Slash("sessions", "[NAME]", "list the sessions, or go on with one", ("resume",)),
     Slash("rename", "NAME", "name this session"),
     Slash("export", "[FILE]", "this conversation as a file: .md, .json, .jsonl"),
     Slash("copy", "", "the last answer into the clipboard"),
@@ -56,11 +56,15 @@ BY_WORD = {word: slash for slash in SLASHES for word in (slash.name, *slash.alia
 KEYS = (
     ("Ctrl+J, Alt+Enter", "newline (Shift+Enter where the terminal tells it)"),
     ('"""', "begin and end a text of several lines"),
+    ("/, @", "commands, files: Tab and the arrows choose, Enter takes"),
     ("!COMMAND", "run a shell command"),
-    ("Ctrl+C", "cancel the answer; what came is kept"),
-    ("Ctrl+G", "write in your editor"),
-    ("Ctrl+R", "search the history"),
+    ("Esc Esc", "at an empty prompt: the tree"),
+    ("Ctrl+C", "cancel the answer, what came is kept; or empty the line"),
+    ("Ctrl+G, Ctrl+X Ctrl+E", "write in your editor"),
+    ("Up, Ctrl+R", "what was typed before; search it"),
+    ("Ctrl+L, Ctrl+Z", "clear the screen; suspend (fg goes on)"),
     ("Ctrl+D", "leave"),
+    ("while an answer comes", "type on: Enter sends when it has ended"),
 )
 
 

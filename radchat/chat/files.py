@@ -9,7 +9,8 @@ from pathlib import Path
 from radchat.errors import InvalidInput
 
 MAX_BYTES = 32 * 1024 * 1024
-_NAMED = re.compile(r"(?:^|(?<=\s))@(\S+)")
+_NAMED = re.compile(r'(?:^|(?<=\s))@(?:"([^"\n]+)"|(\S+))')
+_BEHIND = ".,;:!?)]}'\""  # what a sentence goes on with behind a name
 
 
 def decode(data: bytes, name: str) -> str:
@@ -34,14 +35,20 @@ def load(path: str) -> dict[str, str]:
 
 
 def named_files(text: str) -> list[dict[str, str]]:
-    """Files named in a message as @PATH; an @word that is no file is a word."""
+    """Files named in a message as @PATH, or @"PATH" where it has spaces; an @word that is no file
+    is a word.
+    """
     found = []
-    for match in _NAMED.finditer(text):
-        path = Path(match[1]).expanduser()
-        try:
-            is_there = path.is_file()
-        except (OSError, ValueError):
-            is_there = False
-        if is_there:
-            found.append(load(str(path)))
+    for quoted, bare in _NAMED.findall(text):
+        for name in (quoted,) if quoted else (bare, bare.rstrip(_BEHIND)):
+            if _is_file(name):
+                found.append(load(name))
+                break
     return found
+
+
+def _is_file(name: str) -> bool:
+    try:
+        return Path(name).expanduser().is_file()
+    except (OSError, RuntimeError, ValueError):  # RuntimeError: no such user's home
+        return False

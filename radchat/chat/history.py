@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from prompt_toolkit.history import FileHistory, History, InMemoryHistory
+from prompt_toolkit.history import History, InMemoryHistory
 
-from radchat.chat.history_file import add
+from radchat.chat.history_file import add, latest
 from radchat.chat.text import join_surrogates
 from radchat.paths import private_file
 
 
-class SessionHistory(FileHistory):
+class SessionHistory(History):
     """History that no half of a surrogate, and no vanished disk, can break; pastes are in it whole:
     their placeholders mean nothing in another chat.
     """
 
     def __init__(self, path: Path, whole: Callable[[str], str]) -> None:
-        super().__init__(path)
+        super().__init__()
         self._path = path
         self._whole = whole
         self._session = ""  # of what is typed now
@@ -32,6 +32,13 @@ class SessionHistory(FileHistory):
             held, self._held = self._held, []
             for string in held:
                 self.store_string(string)
+
+    def load_history_strings(self) -> Iterable[str]:
+        """The newest first."""
+        try:
+            return latest(self._path)
+        except OSError:
+            return []
 
     def store_string(self, string: str) -> None:
         if self._keeps is None:

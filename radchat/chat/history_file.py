@@ -14,7 +14,9 @@ from collections.abc import Collection, Iterator
 from datetime import datetime
 from pathlib import Path
 
+MOST_BYTES = 1 << 20  # that are looked through for what was typed before
 _ENTRY = re.compile(rb"^# [^\n]*$", re.MULTILINE)
+_LINES = re.compile(rb"(?:^\+[^\n]*\n)+", re.MULTILINE)
 
 
 def add(path: Path, text: str, session: str) -> None:
@@ -23,6 +25,21 @@ def add(path: Path, text: str, session: str) -> None:
     entry = f"\n# {datetime.now().astimezone().isoformat()} {session}\n{lines}"
     with _locked(path, os.O_APPEND) as file:
         os.write(file, entry.encode("utf-8", "replace"))
+
+
+def latest(path: Path, most_bytes: int = MOST_BYTES) -> list[str]:
+    """The texts at the end of the file, the newest first; a chat of years begins as quickly as a
+    new one. Raises OSError.
+    """
+    with path.open("rb") as file:
+        start = max(0, file.seek(0, os.SEEK_END) - most_bytes)
+        file.seek(start)
+        data = file.read()
+    if start:
+        begin = _ENTRY.search(data)
+        data = data[begin.start() :] if begin else b""
+    texts = ("\n" + found[0].decode("utf-8", "replace")[:-1] for found in _LINES.finditer(data))
+    return [text.replace("\n+", "\n")[1:] for text in texts][::-1]
 
 
 def forget(path: Path, sessions: Collection[str]) -> int:

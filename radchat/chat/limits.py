@@ -35,6 +35,7 @@ def compact(chat: Chat, rest: str) -> None:
     except KeyboardInterrupt:
         shown.end()
         chat.host.status("")
+        chat.hold()
         chat.host.note("cancelled")
         return
     finally:

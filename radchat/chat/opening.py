@@ -48,6 +48,7 @@ class Opening:
         self.error: RadchatError | None = None
         self.client: Client | None = None
         self.limit: int | None = None  # the loaded model's context, in tokens
+        self.loaded: dict[str, Any] = {}  # {"model", "dtype"}, once it is
         self._connect = connect
         self._session = session
         self._model = model
@@ -104,7 +105,7 @@ class Opening:
             self._say,
             self.show,
         )
-        self.limit = done.get("context")
+        self.limit, self.loaded = done.get("context"), done
         if done.get("restoring"):
             number = done["restoring"]
             self._say(f"{counted(number, 'token')} come{'s' if number == 1 else ''} from disk")

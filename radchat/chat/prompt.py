@@ -1,4 +1,4 @@
-"""The prompt: keys, paste, history. Gives back one message; knows nothing of sessions.
+"""The prompt: gives back one message; knows nothing of sessions. Its keys are in keys.py.
 
 Enter sends; Ctrl+J, Alt+Enter and Shift+Enter are newlines; a text that opens with three quotes
 goes on until it closes with them. In multiline mode Enter is a newline too, and Alt+Enter or a line
@@ -8,7 +8,6 @@ of three quotes sends. A long paste is shown as a placeholder and sent whole.
 from __future__ import annotations
 
 import contextlib
-import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,32 +15,41 @@ from pathlib import Path
 from prompt_toolkit.application import run_in_terminal
 from prompt_toolkit.application.current import set_app
 from prompt_toolkit.buffer import Buffer
+from prompt_toolkit.completion import CompleteEvent, Completer
 from prompt_toolkit.document import Document
 from prompt_toolkit.filters import Condition, is_searching
+from prompt_toolkit.formatted_text import StyleAndTextTuples
 from prompt_toolkit.history import InMemoryHistory
 from prompt_toolkit.input import Input
-from prompt_toolkit.input.ansi_escape_sequences import ANSI_SEQUENCES
-from prompt_toolkit.input.typeahead import get_typeahead
-from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
-from prompt_toolkit.keys import Keys
+from prompt_toolkit.input.typeahead import get_typeahead, store_typeahead
+from prompt_toolkit.key_binding import KeyPress
 from prompt_toolkit.output import ColorDepth, Output
 from prompt_toolkit.output.plain_text import PlainTextOutput
-from prompt_toolkit.search import SearchDirection, start_search
 from prompt_toolkit.shortcuts import PromptSession
+from prompt_toolkit.styles import Style
 from prompt_toolkit.utils import is_dumb_terminal
 
-from radchat.chat import commands
+from radchat.chat import commands, keys, typed_ahead
 from radchat.chat.history import SessionHistory, open_history
-from radchat.chat.keyboard import waiting
-from radchat.chat.text import typed, unsent
+from radchat.chat.keyboard import cooked, mark_pastes
+from radchat.chat.keys import WantsTree as WantsTree  # noqa: PLC0414 - for who reads
+from radchat.chat.pastes import Pastes
+from radchat.chat.text import typed
 
 QUOTES = '"""'
-PASTE_LINES, PASTE_CHARS = 8, 1000
-SHIFT_ENTER = ("\x1b[13;2u", "\x1b[27;2;13~")
-_PLACEHOLDER = re.compile(r"\[pasted #(\d+): [^\]]*\]")
-
-for _sequence in SHIFT_ENTER:
-    ANSI_SEQUENCES[_sequence] = Keys.ControlJ
+MENU_ROWS = 8
+STYLE = Style.from_dict(
+    {
+        "bottom-toolbar": "noreverse dim",
+        "completion-menu": "bg:default fg:default",
+        "completion-menu.completion": "bg:default fg:default",
+        "completion-menu.completion.current": "bg:default fg:default reverse",
+        "completion-menu.meta.completion": "bg:default fg:default dim",
+        "completion-menu.meta.completion.current": "bg:default fg:default bold",
+        "scrollbar.background": "bg:default",
+        "scrollbar.button": "bg:default reverse",
+    }
+)
 
 
 class Prompt:
@@ -49,43 +57,61 @@ class Prompt:
         self,
         *,
         history: Path | None,
-        toolbar: Callable[[], str] | None = None,
+        toolbar: Callable[[int], str] | None = None,
+        completer: Completer | None = None,
         colors: bool = True,
         input: Input | None = None,  # noqa: A002 - prompt_toolkit's word for it
         output: Output | None = None,
     ) -> None:
-        """``history`` None keeps none on disk; ``toolbar`` gives a line below the prompt, or ""."""
-        self._pastes: list[str] = []
-        self._history = open_history(history, self._expand)
+        """``history`` None keeps none on disk; ``toolbar`` gives a line of so many columns to stand
+        below the prompt, or "".
+        """
+        self.pastes = Pastes()
+        self._history = open_history(history, self.pastes.whole)
         self._toolbar = toolbar
+        self.has_menu = completer is not None
         self.is_multiline = False  # Enter is a newline
         self.had_text = False  # when Ctrl+C ended the last read
-        self._offered = ""  # what stands in the line before a key, and was not typed into it
-        self._starts_search = False
+        self.offered = ""  # what stands in the line before a key, and was not typed into it
+        self.starts_search = False
+        self._held: list[KeyPress] = []  # typed ahead of something that went wrong
         self._session: PromptSession[str] = PromptSession(
             history=self._history,
-            multiline=Condition(lambda: not (self._starts_search or is_searching())),
-            key_bindings=self._keys(),
+            multiline=Condition(lambda: not (self.starts_search or is_searching())),
+            completer=completer,
+            complete_while_typing=False,  # open_menu does it, where there is something to choose
             enable_suspend=True,
             prompt_continuation="",
-            reserve_space_for_menu=0,
+            reserve_space_for_menu=MENU_ROWS if self.has_menu else 0,
+            tempfile_suffix=".md",
+            style=STYLE,
+            include_default_pygments_style=False,
             color_depth=None if colors else ColorDepth.DEPTH_1_BIT,
             input=input,
             output=output or (PlainTextOutput(sys.stdout) if is_dumb_terminal() else None),
         )
+        self.buffer = self._session.default_buffer
+        self.buffer.on_text_insert += lambda _buffer: self.open_menu()
+        self._session.key_bindings = keys.bindings(self)
+        app = self._session.app
+        app.ttimeoutlen, app.timeoutlen = keys.ESCAPE_S, keys.SECOND_ESCAPE_S
         # SIGWINCH tells of a resized window; to ask twice a second besides would keep us awake
-        self._session.app.terminal_size_polling_interval = None
+        app.terminal_size_polling_interval = None
 
-    def read(self, mark: str, default: str = "", *, is_unsent: bool = False) -> str:
-        """One message, as typed. Raises EOFError (Ctrl+D), KeyboardInterrupt (Ctrl+C).
+    def read(self, mark: str, default: str = "") -> str:
+        """One message, as typed. Raises EOFError (Ctrl+D), KeyboardInterrupt (Ctrl+C), WantsTree.
 
-        ``default`` stands in the line; ``is_unsent``: the user is in the middle of typing it.
+        ``default`` stands in the line; keys typed before act as if they were typed now.
         """
         self.had_text = False
-        self._offered = "" if is_unsent else default
+        self.offered = default
+        self._type_ahead(default)
         self.refresh()
-        text = self._session.prompt(mark, default=default)
-        return unquoted(typed(self._expand(text))).strip("\n")
+        try:
+            text = self._session.prompt(mark, default=default)
+        finally:
+            mark_pastes()
+        return unquoted(typed(self.pastes.whole(text))).strip("\n")
 
     def choose(self, question: str) -> str:
         """One line that is no message, kept in no history; "" for Ctrl+C and Ctrl+D."""
@@ -100,35 +126,84 @@ class Prompt:
             return str(session.prompt(question)).strip()
         except (KeyboardInterrupt, EOFError):
             return ""
+        finally:
+            mark_pastes()
 
-    def typed_meanwhile(self) -> str:
-        """What was typed since the last message was sent, unsent: nothing of it is a command or
-        an Enter.
-        """
-        early = "".join(key.data for key in get_typeahead(self._session.input))
-        return unsent(early + waiting().decode("utf-8", "replace"))
+    # --- what is typed between two prompts ---
+
+    def take(self) -> None:
+        """What was typed until now is for the next prompt, whatever becomes of it there."""
+        typed_ahead.take(self._session.input)
+
+    def hold(self) -> None:
+        """Something went wrong: what was taken is offered at the next prompt, and not sent."""
+        self._held += typed_ahead.below(self._held, self._taken())
+
+    def _taken(self) -> list[KeyPress]:
+        source = self._session.input
+        store_typeahead(source, typed_ahead.early(cooked()))
+        return typed_ahead.held(source)
+
+    def _type_ahead(self, default: str) -> None:
+        """Held keys first, then what waits with its Enter."""
+        source = self._session.input
+        held, self._held = self._held, []
+        waiting = typed_ahead.early(cooked()) + get_typeahead(source)
+        store_typeahead(source, typed_ahead.below(default, held) + waiting)
+
+    # --- above, below and beside it; from any thread ---
 
     def refresh(self) -> None:
-        """Show the toolbar's new text, or none; from any thread."""
-        text = self._toolbar() if self._toolbar else ""
-        self._session.bottom_toolbar = text or None
+        """Show the toolbar's new text, or none."""
+        has_bar = self._toolbar is not None and bool(self._bar())
+        self._session.bottom_toolbar = self._bar if has_bar else None
         if self._session.app.is_running:
             self._session.app.invalidate()
 
+    def _bar(self) -> StyleAndTextTuples:
+        columns = self._session.output.get_size().columns
+        text = self._toolbar(columns) if self._toolbar is not None else ""
+        return [("", text)] if text else []
+
     def say(self, write: Callable[[], None]) -> None:
-        """Write a line above the prompt, if it is up; from any thread."""
+        """Write a line above the prompt, if it is up."""
+        if not self._soon(lambda: run_in_terminal(write)):
+            write()
+
+    def has_come(self) -> None:
+        """What the menu can show is more now."""
+
+        def show() -> None:
+            state = self.buffer.complete_state
+            if state is None or state.current_completion is None:
+                self.buffer.complete_state = None
+                self.open_menu()
+
+        self._soon(show)
+
+    def _soon(self, work: Callable[[], object]) -> bool:
+        """On the prompt's own thread; False: it is not up."""
         app = self._session.app
         loop = app.loop
         if not app.is_running or loop is None:
-            write()
-            return
+            return False
 
-        def above() -> None:
+        def now() -> None:
             with set_app(app):
-                run_in_terminal(write)
+                work()
 
         with contextlib.suppress(RuntimeError):  # the prompt has just ended
-            loop.call_soon_threadsafe(above)
+            loop.call_soon_threadsafe(now)
+        return True
+
+    def open_menu(self, *, inserts: bool = False) -> None:
+        """Where there is something to choose; ``inserts`` what all of it begins with."""
+        completer = self._session.completer
+        if completer is None or not self._session.app.is_running:
+            return
+        asked = CompleteEvent(text_inserted=True)
+        if next(iter(completer.get_completions(self.buffer.document, asked)), None) is not None:
+            self.buffer.start_completion(insert_common_part=inserts)
 
     def keep_history(self, keeps: bool | None, session: str = "") -> None:
         """Whether what is typed is for the history file, and as said in which session (its id);
@@ -137,86 +212,9 @@ class Prompt:
         if isinstance(self._history, SessionHistory):
             self._history.keep(keeps, session)
 
-    # --- pastes ---
+    # --- for the keys ---
 
-    def _paste(self, event: KeyPressEvent) -> None:
-        text = typed(event.data)
-        if text.count("\n") + 1 >= PASTE_LINES or len(text) >= PASTE_CHARS:
-            text = self._keep(text)
-        event.current_buffer.insert_text(text)
-
-    def _keep(self, text: str) -> str:
-        self._pastes.append(text)
-        lines = text.rstrip("\n").count("\n") + 1
-        size = f"{lines:,} lines" if lines > 1 else f"{len(text):,} characters"
-        return f"[pasted #{len(self._pastes)}: {size}]"
-
-    def _expand(self, text: str) -> str:
-        def whole(match: re.Match[str]) -> str:
-            number = int(match[1])
-            return self._pastes[number - 1] if 0 < number <= len(self._pastes) else match[0]
-
-        return _PLACEHOLDER.sub(whole, text)
-
-    # --- keys ---
-
-    def _keys(self) -> KeyBindings:
-        """Ours; while the history is searched, the library's own."""
-        keys = KeyBindings()
-
-        @keys.add("enter", filter=~is_searching)
-        def _send(event: KeyPressEvent) -> None:
-            buffer = event.current_buffer
-            if self._goes_on(buffer):
-                buffer.insert_text("\n")
-            else:
-                buffer.validate_and_handle()
-
-        @keys.add("escape", "enter", filter=~is_searching)
-        def _other_enter(event: KeyPressEvent) -> None:
-            if self.is_multiline:
-                event.current_buffer.validate_and_handle()
-            else:
-                event.current_buffer.insert_text("\n")
-
-        @keys.add("c-j", filter=~is_searching)
-        def _newline(event: KeyPressEvent) -> None:
-            event.current_buffer.insert_text("\n")
-
-        @keys.add("c-c", filter=~is_searching)
-        def _interrupt(event: KeyPressEvent) -> None:
-            self.had_text = bool(event.current_buffer.text)
-            event.app.exit(exception=KeyboardInterrupt, style="class:aborting")
-
-        @keys.add("c-d", filter=self._is_empty() & ~is_searching)
-        def _leave(event: KeyPressEvent) -> None:
-            event.app.exit(exception=EOFError, style="class:exiting")
-
-        @keys.add("/", filter=self._is_untouched() & ~is_searching)
-        def _command(event: KeyPressEvent) -> None:  # never "offered words/redo"
-            history = event.current_buffer.history
-            if self._offered not in history.get_strings()[-1:]:
-                history.append_string(self._offered)
-            event.current_buffer.reset(Document("/"))
-
-        @keys.add("c-r", filter=~is_searching)
-        def _search(event: KeyPressEvent) -> None:  # noqa: ARG001
-            self._starts_search = True  # its line takes the prompt's place, as of a single line
-            try:
-                start_search(direction=SearchDirection.BACKWARD)
-            finally:
-                self._starts_search = False
-
-        @keys.add("c-g", filter=~is_searching)
-        def _editor(event: KeyPressEvent) -> None:
-            buffer = event.current_buffer
-            buffer.text = self._expand(buffer.text)
-            buffer.open_in_editor()
-
-        keys.add(Keys.BracketedPaste, eager=True)(self._paste)
-        return keys
-
-    def _goes_on(self, buffer: Buffer) -> bool:
+    def goes_on(self, buffer: Buffer) -> bool:
         """True where Enter does not send. The line of quotes that ends a text is taken off it."""
         text = buffer.text
         if is_open_block(text):
@@ -231,17 +229,9 @@ class Prompt:
         buffer.text = above
         return False
 
-    def _is_untouched(self) -> Condition:
+    def is_untouched(self) -> bool:
         """Text is offered in the line, and the cursor is where it was put: at its end."""
-        return Condition(
-            lambda: (
-                bool(self._offered)
-                and self._session.default_buffer.document == Document(self._offered)
-            )
-        )
-
-    def _is_empty(self) -> Condition:
-        return Condition(lambda: not self._session.default_buffer.text)
+        return bool(self.offered) and self.buffer.document == Document(self.offered)
 
 
 def is_open_block(text: str) -> bool:

@@ -11,14 +11,17 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from radchat.chat import actions, commands, limits
+from radchat.chat import actions, commands, limits, status_bar
+from radchat.chat.completer import Menu
 from radchat.chat.files import named_files
 from radchat.chat.footer import place, where
 from radchat.chat.host import Host
+from radchat.chat.known import Known
 from radchat.chat.opening import Opening, Start
-from radchat.chat.prompt import Prompt
+from radchat.chat.prompt import Prompt, WantsTree
 from radchat.chat.say import say
 from radchat.chat.sessions_view import last_line, last_words, opened_line
+from radchat.chat.sources import sources
 from radchat.chat.text import clean, one_line
 from radchat.chat.turn import may_pass, run_turn, was_kept
 from radchat.chat.view import DIM, RESET, Answer, View
@@ -43,10 +46,11 @@ class Chat:
         self.head: dict[str, Any] | None = None  # ours: {"branch", "message"}
         self.files: list[dict[str, str]] = []  # for the next message
         self.default = ""  # text offered at the next prompt
-        self._typed = ""  # of it, what the user is in the middle of typing
         self.editing: str | None = None  # the turn the next message replaces
         self.editing_turn = 0  # and its number
         self.context: dict[str, Any] = {}  # how full it was after the last answer
+        self.answered: dict[str, Any] = {}  # the end of the last answer
+        self.loaded: dict[str, Any] = {}  # {"model", "dtype"}, as last told
         self._unsure: Answer | None = None  # cut off; the daemon may still be writing it down
         self.is_over = False
         self.hides_thoughts = False
@@ -55,9 +59,11 @@ class Chat:
         self._made: set[str] = set()  # sessions of this chat's in which nothing was said yet
         self._start = start
         self._at = start.at
+        self._known = Known(sources(self), lambda: self.prompt.has_come())  # noqa: PLW0108 - made below
         self.prompt = prompt or Prompt(
             history=None if start.ephemeral else host.places.history,
-            toolbar=self._toolbar if not host.plain else None,
+            toolbar=self._toolbar if host.shows_screens else None,
+            completer=Menu(self._known) if host.shows_screens else None,
             colors=host.paints(sys.stdout),
         )
         self.prompt.keep_history(None)
@@ -134,8 +140,21 @@ class Chat:
         """Of the session one is in, not of the chat: one may go from a kept one to another."""
         return bool(self.session.get("ephemeral", self._start.ephemeral))
 
-    def _toolbar(self) -> str:
-        return one_line(self.opening.text)
+    def _toolbar(self, columns: int) -> str:
+        loaded, head = {**self.opening.loaded, **self.loaded}, self.head or {}
+        model = self.arguments.get("model") or self.session.get("model")
+        return status_bar.line(
+            status_bar.Facts(
+                doing=self.opening.text,
+                model=model or loaded.get("model"),
+                dtype=loaded.get("dtype"),
+                is_loaded=bool(loaded),
+                branch=head.get("branch"),
+                message=head.get("message"),
+                done=self.answered if self.answered.get("head") == self.head else {},
+            ),
+            columns,
+        )
 
     def _say(self, text: str) -> None:
         self.prompt.say(lambda: self.host.note(text))
@@ -165,9 +184,11 @@ class Chat:
 
     def _read(self) -> str | None:
         default, self.default = self.default, ""
-        typed, self._typed = self._typed, ""
+        self._known.forget()
         try:
-            text = self.prompt.read(self._mark(), default, is_unsent=bool(typed))
+            text = self.prompt.read(self._mark(), default)
+        except WantsTree:
+            return "/tree"
         except EOFError:
             self.is_over = True
             return None
@@ -197,14 +218,21 @@ class Chat:
         try:
             work()
         except KeyboardInterrupt:
+            self.hold()
             self.host.status("")
             self.host.note("cancelled")
         except RadchatError as error:
+            self.hold()
             self.host.status("")
             say(f"error: {clean(error.message)}", self.host.error_columns())
             if isinstance(error, ContextOverflow) and self.default and self.editing is None:
                 self._attempt(lambda: limits.way_out(self))
         sys.stdout.flush()
+
+    def hold(self) -> None:
+        """Something went wrong: nothing that was typed in the meantime is sent into it."""
+        self.prompt.take()
+        self.prompt.hold()
 
     def _handle(self, text: str) -> None:
         ref, self.editing = self.editing, None
@@ -236,6 +264,7 @@ class Chat:
         self.host.status("")
         is_begun = self._follow(view.answer)
         if cancelled:
+            self.prompt.hold()
             if not is_begun:
                 self._offer(args)
             self.host.note("cancelled: what came so far is kept" if is_begun else "cancelled")
@@ -271,6 +300,8 @@ class Chat:
         self.session["name"] = told.get("name")  # its first words
         self.session["model"] = answer.init.get("model") or self.session.get("model")
         self.context = answer.done.get("context") or self.context
+        self.answered = answer.done
+        self.loaded = {key: answer.init.get(key) for key in ("model", "dtype")}
         self._unsure = None if answer.done else answer
         self.has_talked = True
         self._made.discard(str(self.session.get("id")))
@@ -280,8 +311,7 @@ class Chat:
 
     def _offer(self, args: dict[str, Any]) -> None:
         """The words again, of a turn that was not begun; an edit is still one."""
-        words = (str(args.get("text") or ""), self.default)  # and what was typed since
-        self.default = "\n".join(text for text in words if text)
+        self.default = str(args.get("text") or "")
         self.editing = args.get("ref") if args["kind"] == "edit" else None
 
     def _adopt(self, session: str | None) -> None:
@@ -331,9 +361,6 @@ class Chat:
         if result.get("recompute"):
             self.host.note(str(result["recompute"]["text"]))
 
-    def _keep_unsent(self) -> None:
-        self.default = self._typed = self.prompt.typed_meanwhile()
-
     def _view(self) -> View:
         return View(
             out=sys.stdout,
@@ -345,7 +372,7 @@ class Chat:
             paints=self.host.paints(sys.stderr),
             columns=self.host.error_columns,
             continues="/continue",
-            at_end=self._keep_unsent,
+            at_end=self.prompt.take,
             standing=self.standing,
         )
 

@@ -15,6 +15,7 @@ from radchat.errors import (
     Busy,
     ConfigInvalid,
     ContextOverflow,
+    InvalidInput,
     ModelBroken,
     NotFound,
     RadchatError,
@@ -63,11 +64,11 @@ def was_kept(client: Client, asked: dict[str, Any], answer: Answer) -> bool:
         time.sleep(0.05)
 
 
-PASSING = (Busy, Unreachable, ContextOverflow, ConfigInvalid, ModelBroken)
+PASSING = (Busy, Unreachable, ContextOverflow, ConfigInvalid, ModelBroken, InvalidInput)
 
 
 def may_pass(error: BaseException) -> bool:
-    """The same words may be sent again: nothing was wrong with them."""
+    """The words may be sent again, or changed first: they are not to be typed anew."""
     return isinstance(error, (KeyboardInterrupt, *PASSING))
 
 

@@ -53,7 +53,9 @@ def chat(
     model = choose(cli, generation.model, is_new=is_new, yes=yes)
     if model:
         arguments["model"] = model
-    with keyboard.quiet():  # before the slow imports: what is typed meanwhile waits for the prompt
+    marks = cli.env.get("TERM", "") not in ("dumb", "")
+    # before the slow imports: what is typed meanwhile waits for the prompt
+    with keyboard.quiet(marks_pastes=marks):
         from radchat.chat.opening import Start
         from radchat.chat.repl import Chat
 

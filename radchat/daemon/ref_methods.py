@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from radchat.daemon.arguments import ChatHead
 from radchat.daemon.finding import Place, find_store, stands
 from radchat.daemon.tree_methods import TreeMethods
 from radchat.daemon.turns import shown
@@ -19,7 +20,11 @@ TEXT = 160  # characters of a message
 
 class RefMethods(TreeMethods):
     async def refs(
-        self, where: Where, session: str | None = None, prefix: str = ""
+        self,
+        where: Where,
+        session: str | None = None,
+        prefix: str = "",
+        head: ChatHead | None = None,
     ) -> dict[str, Any]:
         """REFs that begin with ``prefix``, in the order in which a REF is looked up; ``NAME:``
         looks in another session.
@@ -31,7 +36,7 @@ class RefMethods(TreeMethods):
                 store = find_store(self._desk, named)
                 place = stands(store, store.find_session(named), None)
             else:
-                store, place = self._place(where, session, None)
+                store, place = self._place(where, session, head)
             found: list[dict[str, Any]] = []
             for kind, rows in (
                 ("head", _heads(store, place)),

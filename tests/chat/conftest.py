@@ -13,7 +13,7 @@ import pytest
 from radchat.protocol import Event
 from tests.chat.fake_server import FakeDaemon, answer_events, usage
 from tests.chat.trees import long, report
-from tests.e2e.harness import clean_env, radchat
+from tests.e2e.harness import Terminal, clean_env, radchat
 
 SESSION = {
     "id": long("e7f2"),
@@ -237,3 +237,26 @@ def run(home: Path, daemon: FakeDaemon) -> Run:
         return Done(done.returncode, done.stdout.decode(), done.stderr.decode(), done.stdout)
 
     return run_
+
+
+Open = Callable[..., Terminal]
+
+
+@pytest.fixture
+def chat(home: Path, daemon: FakeDaemon) -> Iterator[Open]:
+    opened: list[Terminal] = []
+    daemon.script["models.load"] = lambda args: [Event("done", {"model": "tiny"})]
+
+    def open_(*args: str, rows: int = 24, columns: int = 80, **env: str) -> Terminal:
+        terminal = Terminal(
+            radchat("--daemon", str(daemon.path), *args),
+            clean_env(home, RADCHAT_MODEL="tiny") | env,
+            rows=rows,
+            columns=columns,
+        )
+        opened.append(terminal)
+        return terminal
+
+    yield open_
+    for terminal in opened:
+        terminal.child.close(force=True)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import base64
 import re
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +20,12 @@ from radchat.errors import (
     Unreachable,
 )
 from radchat.protocol import Event
-from tests.chat.conftest import SESSION, log
+from tests.chat.conftest import SESSION, Open, log
 from tests.chat.fake_server import FakeDaemon, answer_events
+from tests.chat.talking import sent, slowly
 from tests.chat.trees import long
 from tests.e2e.harness import Terminal, clean_env, radchat
 
-Open = Callable[..., Terminal]
 PATIENCE = 60.0  # seconds
 # what prompt_toolkit and the status line write; anything else came from the content
 OWN = re.compile(
@@ -34,46 +33,8 @@ OWN = re.compile(
 )
 
 
-@pytest.fixture
-def chat(home: Path, daemon: FakeDaemon) -> Iterator[Open]:
-    opened: list[Terminal] = []
-    daemon.script["models.load"] = lambda args: [Event("done", {"model": "tiny"})]
-
-    def open_(*args: str, rows: int = 24, columns: int = 80, **env: str) -> Terminal:
-        terminal = Terminal(
-            radchat("--daemon", str(daemon.path), *args),
-            clean_env(home, RADCHAT_MODEL="tiny") | env,
-            rows=rows,
-            columns=columns,
-        )
-        opened.append(terminal)
-        return terminal
-
-    yield open_
-    for terminal in opened:
-        terminal.child.close(force=True)
-
-
 def at_prompt(terminal: Terminal) -> bool:
     return any(line.startswith(">") for line in terminal.lines[-1:] + terminal.lines)
-
-
-def slowly(pieces: list[str], pause: float = 0.02, **more: Any) -> Any:
-    def words() -> Any:
-        for piece in pieces:
-            time.sleep(pause)
-            yield piece
-
-    return answer_events(words(), **more)
-
-
-def sent(daemon: FakeDaemon, number: int, what: str = "generate") -> list[dict[str, Any]]:
-    """The calls of a method, once there are so many."""
-    deadline = time.monotonic() + 60
-    while len(daemon.asked(what)) < number:
-        assert time.monotonic() < deadline, daemon.calls
-        time.sleep(0.01)
-    return daemon.asked(what)
 
 
 def test_two_turns_each_from_where_the_chat_stands(chat: Open, daemon: FakeDaemon) -> None:
@@ -415,106 +376,6 @@ def test_escapes_in_a_paste_and_in_the_answer_have_no_effect(
     assert b"\x07" not in rest
     assert b"\x9b" not in rest.replace(b"\xc2\x9b", b"")
     assert b"\xc2\x9b" not in rest
-
-
-def test_a_paste_that_arrives_before_the_prompt_is_not_lost(chat: Open, daemon: FakeDaemon) -> None:
-    terminal = chat("chat")
-    terminal.type("one\r\ntwo\r\nthree")  # too early for bracketed paste
-    terminal.wait_for("> ")
-    terminal.settle(0.3)
-    assert daemon.asked("generate") == []
-    terminal.type("\r")
-    assert [line for line in sent(daemon, 1)[0]["text"].split("\n") if line] == [
-        "one",
-        "two",
-        "three",
-    ]
-
-
-TYPED = "one\rtwo\x1b[A\x04 \x1b[200~three\r\nfour\x1b[201~\r"
-DRAFT = "one\ntwo three\nfour"
-
-
-@pytest.mark.parametrize("is_cancelled", [False, True])
-def test_what_is_typed_while_an_answer_comes_waits_unsent(
-    chat: Open, daemon: FakeDaemon, is_cancelled: bool
-) -> None:
-    words = [f"word{i} " for i in range(3000 if is_cancelled else 40)]
-    daemon.script["generate"] = lambda args: slowly(words)
-    terminal = chat("chat")
-    terminal.wait_for("> ")
-    terminal.type("go\r")
-    terminal.wait_for("word3")
-    terminal.type(TYPED)
-    if is_cancelled:
-        terminal.type("\x03")
-    terminal.wait_for("cancelled: what" if is_cancelled else "tok/s")
-    terminal.wait_for("two three")
-    terminal.settle()
-    assert len(daemon.asked("generate")) == 1
-    daemon.script["generate"] = lambda args: answer_events(["done"])
-    terminal.type("\r")
-    assert sent(daemon, 2)[1]["text"] == DRAFT
-
-
-def test_lines_sent_in_one_go_are_one_message_and_the_rest_waits(
-    chat: Open, daemon: FakeDaemon
-) -> None:
-    daemon.script["generate"] = lambda args: slowly(["a ", "b "], 0.2)
-    terminal = chat("chat")
-    terminal.wait_for("> ")
-    terminal.type("one\rtwo\rthree\r")  # pasted where pastes are not marked
-    terminal.wait_for("tok/s")
-    terminal.settle()
-    assert [call["text"] for call in daemon.asked("generate")] == ["one"]
-    terminal.type("\r")
-    assert sent(daemon, 2)[1]["text"] == "two\nthree"
-
-
-def test_a_large_paste_while_an_answer_comes_is_whole(chat: Open, daemon: FakeDaemon) -> None:
-    is_pasted = threading.Event()
-
-    def words() -> Iterator[str]:
-        while not is_pasted.wait(0.02):
-            yield "a "
-
-    daemon.script["generate"] = lambda args: answer_events(words())
-    terminal = chat("chat")
-    terminal.wait_for("> ")
-    terminal.type("go\r")
-    terminal.wait_for("a a")
-    pasted = "\n".join(f"line {i}" for i in range(300))
-    terminal.type(pasted.replace("\n", "\r"))
-    is_pasted.set()
-    terminal.wait_for(lambda t: "tok/s" in t.everything)
-    terminal.wait_for("line 299")
-    terminal.settle()
-    terminal.type("\r")
-    assert sent(daemon, 2)[1]["text"] == pasted
-
-
-def test_after_ctrl_z_and_fg_nothing_typed_is_echoed_into_the_answer(
-    home: Path, daemon: FakeDaemon
-) -> None:
-    words = [f"word{i} " for i in range(150)]
-    daemon.script["generate"] = lambda args: slowly(words)
-    command = " ".join(radchat("--daemon", str(daemon.path), "chat"))
-    env = clean_env(home, RADCHAT_MODEL="tiny", PS1="SHELL ")
-    with Terminal(["/bin/bash", "--norc", "--noprofile", "-i"], env) as terminal:
-        terminal.wait_for("SHELL ")
-        terminal.type(command + "\r")
-        terminal.wait_for("\n> ")
-        terminal.settle()
-        terminal.type("go\r")
-        terminal.wait_for("word3")
-        terminal.type("\x1a")
-        terminal.wait_for("Stopped")
-        terminal.type("fg\r")
-        terminal.wait_for("word20")
-        terminal.type("typed blindly")
-        terminal.wait_for("word90")
-        assert "blindly" not in terminal.everything
-        terminal.wait_for("> typed blindly")
 
 
 def test_ctrl_z_and_fg_at_the_prompt_go_on_with_the_line(home: Path, daemon: FakeDaemon) -> None:

@@ -113,7 +113,7 @@ def test_a_long_paste_is_a_placeholder_on_screen_and_whole_in_the_message(
     keys = f"before \x1b[200~{lines}\x1b[201~ after\r"
     threading.Thread(target=keyboard.send_text, args=(keys,), daemon=True).start()
     text = prompt.read("> ")
-    assert len(prompt._pastes) == 1  # as one piece, not key by key
+    assert len(prompt.pastes._texts) == 1  # as one piece, not key by key
     assert text == "before " + lines.replace("\r\n", "\n") + " after"
     shown = prompt._session.history.get_strings()[-1]
     assert shown == "before [pasted #1: 10,000 lines] after"
