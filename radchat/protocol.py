@@ -39,7 +39,7 @@ METHODS = (
     | {"sessions.search", "sessions.prune", "sessions.verify", "sessions.export", "sessions.import"}
     | {"branch.list", "branch.create", "branch.rename", "branch.delete", "branch.label"}
     | {"context"}
-    | {"cache.stats", "cache.ls", "cache.tree", "cache.evict", "cache.clear"}
+    | {"cache.stats", "cache.ls", "cache.tree", "cache.top", "cache.evict", "cache.clear"}
     | {"cache.why", "cache.pin", "cache.unpin"}
 )  # everything that has a name on the wire; nothing else of the service can be called
 

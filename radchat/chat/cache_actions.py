@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from radchat.chat import cache_view, commands, why_view
+from radchat.chat import cache_view, commands, top, why_view
 from radchat.chat.files import load
 from radchat.chat.view import end_of
 from radchat.config import FOREVER, parse_duration
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from radchat.chat.repl import Chat
 
 USAGE = (
-    "/cache [stats | ls [size] | tree | why [REF] | evict REF | evict --tokens N | "
+    "/cache [stats | ls [size] | tree | top | why [REF] | evict REF | evict --tokens N | "
     "evict [REF] --tier disk | clear [disk|all] | save [REF] | load [REF] | warm [REF|@FILE] | "
     "verify | pin [REF] [FOR] | unpin [REF]]"
 )
@@ -67,6 +67,12 @@ def _ls(chat: Chat, rest: str) -> None:
 def _tree(chat: Chat, rest: str) -> None:
     _nothing(rest)
     _print(chat, cache_view.nodes(chat.call("cache.tree"), chat.host.columns))
+
+
+def _top(chat: Chat, rest: str) -> None:
+    once = rest.lstrip("-") == "once"
+    _nothing("" if once else rest)
+    top.show(chat.host, lambda: chat.call("cache.top"), once=once)
 
 
 def _evict(chat: Chat, rest: str) -> None:
@@ -177,6 +183,7 @@ _ACTIONS: dict[str, Callable[[Chat, str], None]] = {
     "stats": _stats,
     "ls": _ls,
     "tree": _tree,
+    "top": _top,
     "why": why,
     "pin": pin,
     "evict": _evict,

@@ -40,7 +40,7 @@ SLASHES = (
     Slash("compare", "REF REF...", "what branches say, beside each other"),
     Slash("diff", "REF [REF]", "what differs; also words, stat"),
     Slash("think", "[LEVEL|hide]", "the model's reasoning: off, on, low, medium, high"),
-    Slash("cache", "[ls|tree|evict REF]", "what is kept; also save, load, warm, clear"),
+    Slash("cache", "[ls|top|evict REF]", "what is kept; also save, load, warm, clear"),
     Slash("why", "[REF]", "what of a prompt was reused, and why no more"),
     Slash("pin", "[REF] [24h]", "keep the KV of the path to a message"),
     Slash("context", "", "what fills the context, in tokens"),

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from radchat.chat import cache_view, why_view
-from radchat.cli import cache_disk, common
+from radchat.cli import cache_disk, cache_top, common
 from radchat.errors import UsageError
 
 TIERS = ("device", "disk")
@@ -49,6 +49,9 @@ def tree(ctx: typer.Context) -> None:
     """The radix tree itself: node, run of tokens, pages, locks, last use, whom it serves."""
     cli = common.of(ctx)
     _print(cli, cli.call("cache.tree"), cache_view.nodes)
+
+
+cache_app.command("top")(cache_top.top)
 
 
 @cache_app.command("why")

@@ -43,7 +43,7 @@ COMMANDS = (
     Entry("diff", _CLI + "compare:diff", BRANCHES, "what differs between two branches"),
     Entry("prune", _CLI + "sessions_kept:prune", BRANCHES, "delete what no name reaches"),
     Entry("sessions", _CLI + "sessions:sessions_app", LOOK, "ls, search, export, import, rm, ..."),
-    Entry("cache", _CLI + "cache:cache_app", LOOK, "stats, ls, why, pin, save, load, warm, verify"),
+    Entry("cache", _CLI + "cache:cache_app", LOOK, "stats, ls, top, why, pin, save, load, warm"),
     Entry("daemon", _CLI + "daemon:daemon_app", MACHINE, "start, stop, restart, status, logs"),
     Entry("bench", _CLI + "bench:bench", MACHINE, "what reuse is worth here, measured in a minute"),
     Entry("doctor", _CLI + "doctor:doctor", MACHINE, "what is installed, set and running"),

@@ -40,7 +40,17 @@ def on_disk(
     """Where on its path each message of a session lies on disk; those of which nothing is are left
     out, and those whose ids are another tokenizer's than this.
     """
-    spans, stands = store.spans(session), store.stands(session)
+    return spans_on_disk(store, store.spans(session), store.stands(session), blocks, tokenizer)
+
+
+def spans_on_disk(
+    store: Store,
+    spans: Mapping[str, Span],
+    stands: Mapping[str, Stand],
+    blocks: KVFolder,
+    tokenizer: str | None,
+) -> dict[str, OnDisk]:
+    """The same of some messages; ``stands``: of their prompts, and maybe of others."""
     carriers = carriers_of(spans, stands)
     known: dict[str, list[Block]] = {}
     found: dict[str, OnDisk] = {}

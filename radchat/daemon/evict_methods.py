@@ -8,9 +8,9 @@ from typing import Any, Literal
 from radchat.daemon import views
 from radchat.daemon.arguments import ChatHead
 from radchat.daemon.base import at_least
-from radchat.daemon.cache_methods import CacheMethods
 from radchat.daemon.held import Held, held_of
 from radchat.daemon.loaded import Loaded
+from radchat.daemon.top_methods import TopMethods
 from radchat.daemon.worker import beside
 from radchat.errors import UsageError
 from radchat.models import registry
@@ -21,7 +21,7 @@ Tier = Literal["device", "disk"]
 NOTHING = {"freed_tokens": 0, "freed_bytes": 0, "pinned_tokens": 0}
 
 
-class EvictMethods(CacheMethods):
+class EvictMethods(TopMethods):
     async def cache_evict(
         self,
         where: Where,

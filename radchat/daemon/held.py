@@ -122,6 +122,10 @@ class Snapshot:
         mine.nodes.reverse()
         return mine
 
+    def place(self, node: NodeView) -> int | None:
+        """A node's in the order of going; None: something relies on it, or keeps it."""
+        return self._order.get(node.id)
+
     def rank(self, held: Mapping[str, Held]) -> None:
         """Order the messages as the evictor, run dry, would take them."""
         ranks = []

@@ -92,12 +92,18 @@ def _on_disk(span: Span | None, there: OnDisk | None, skipped: int) -> int:
 
 
 def _tokens(spans: Mapping[str, Span], message: Message) -> tuple[int | None, int]:
+    return own_tokens(spans, message.id, message.parent)
+
+
+def own_tokens(
+    spans: Mapping[str, Span], message: str, parent: str | None
+) -> tuple[int | None, int]:
     """How many tokens a message adds to its path, and how many of its span are its parent's.
 
     An answer's stop token is in the answer and in the opening of the turn after it: it counts
     once, so that the messages of a path add up to what the next prompt holds of it.
     """
-    span, before = spans.get(message.id), spans.get(message.parent or "")
+    span, before = spans.get(message), spans.get(parent or "")
     if span is None:
         return None, 0
     twice = int(before is not None and before.stop == span.start + 1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal, cast
+from typing import Final, Literal, NamedTuple, cast
 
 from radchat_sessions.content import Ids, Json, Part, text_of, text_part
 
@@ -88,6 +88,13 @@ class Message:
     @property
     def reasoning(self) -> str:
         return text_of(self.parts, "reasoning")
+
+
+class Link(NamedTuple):
+    """What a message follows, and the session it was written in."""
+
+    parent: str | None
+    origin: str | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from radchat_sessions.messages import (
     Branch,
     Head,
     Label,
+    Link,
     Message,
     Running,
     Session,
@@ -150,6 +151,11 @@ class Reader:
         )
         return [row["id"] for row in rows]
 
+    def links(self) -> dict[str, Link]:
+        """Of every message of all sessions, parents before children."""
+        rows = self._db.all("SELECT id, parent, origin FROM messages ORDER BY seq")
+        return {row["id"]: Link(row["parent"], row["origin"]) for row in rows}
+
     def num_messages(self) -> int:
         """Of all sessions; what several share counts once."""
         row = self._db.one("SELECT count(*) AS n FROM messages")
@@ -172,11 +178,13 @@ class Reader:
 
     # -- names -------------------------------------------------------------------------------------
 
-    def branches(self, session_id: str) -> list[Branch]:
+    def branches(self, session_id: str | None) -> list[Branch]:
+        """Of a session, or of all."""
         rows = self._db.all(
             "SELECT b.*, s.head_branch IS b.name AS is_head FROM branches b "
-            "JOIN sessions s ON s.id = b.session WHERE b.session = ? ORDER BY b.name",
-            session_id,
+            f"JOIN sessions s ON s.id = b.session {'WHERE b.session = ?' if session_id else ''} "
+            "ORDER BY b.name",
+            *((session_id,) if session_id else ()),
         )
         return [branch_of(row) for row in rows]
 

@@ -12,6 +12,7 @@ import pytest
 
 from radchat.protocol import Event
 from tests.chat.fake_server import FakeDaemon, answer_events, usage
+from tests.chat.tops import top
 from tests.chat.trees import long, report
 from tests.e2e.harness import Terminal, clean_env, radchat
 
@@ -177,6 +178,7 @@ def full_script() -> dict[str, Any]:
             ]
         },
         "cache.tree": {"nodes": [node]},
+        "cache.top": top(HOSTILE),
         "cache.evict": {"freed_tokens": 32, "freed_bytes": 4096, "pinned_tokens": 0},
         "cache.clear": {"freed_tokens": 32, "pinned_tokens": 0, "disk_tokens": 256,
                         "disk_bytes": 2**20},

@@ -28,6 +28,7 @@ READING = (
     ("cache", "stats"),
     ("cache", "ls", "--lru"),
     ("cache", "tree"),
+    ("cache", "top"),
     ("cache", "why", "d9f1"),
     ("config", "list"),
 )

@@ -14,8 +14,8 @@ from tests.e2e.harness import Terminal, clean_env, radchat
 WAIT = 60.0
 COMMANDS = (
     "tree --show-cache --lru", "log", "sessions ls", "sessions show", "branch -l", "cache stats",
-    "cache ls", "cache tree", "config list", "models ls", "models ps", "daemon status",
-    "doctor", "switch main", "fork d9f1", "ask hello", "retry", "--help",
+    "cache ls", "cache tree", "cache top --once", "config list", "models ls", "models ps",
+    "daemon status", "doctor", "switch main", "fork d9f1", "ask hello", "retry", "--help",
 )  # fmt: skip
 PLAIN = {
     "--plain": {},

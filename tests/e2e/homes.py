@@ -30,7 +30,13 @@ from radchat.wire import EventStream
 from radchat_sessions.store import Store
 from tests.waiting import PATIENCE, alive, wait_until
 
-OF_THE_ENGINE = ("cache.stats", "cache.ls", "cache.tree", "cache.clear")  # whoever asks, wherever
+OF_THE_ENGINE = (
+    "cache.stats",
+    "cache.ls",
+    "cache.tree",
+    "cache.top",
+    "cache.clear",
+)  # whoever asks, wherever
 DAEMON_WORDS = (b"radchat", b"daemon", b"start")
 
 

@@ -157,6 +157,23 @@ def test_the_radix_tree_and_the_flat_list_agree_with_the_counters(bushy: Shell) 
     assert bushy("cache", "ls").out
 
 
+def test_top_adds_up_and_a_branch_that_goes_is_seen_to_be_gone(bushy: Shell) -> None:
+    found = bushy.json("cache", "top")
+    device = found["tiers"]["device"]["tokens"]
+    assert sum(row["held_tokens"] for row in found["rows"]) == device > 0
+    assert {"left", "right", "middle"} < {row["branch"] for row in found["rows"]}
+
+    def kv(branch: str) -> set[str]:
+        lines = bushy("cache", "top").out.splitlines()
+        head = next(line for line in lines if line.startswith("lru"))
+        places = slice(head.index("kv"), head.index("lock"))
+        return {line[places].strip() for line in lines if f" {branch} " in line}
+
+    assert "G" in kv("left")
+    bushy("cache", "clear", "-y")
+    assert kv("left") == {"-"}
+
+
 def test_removing_a_session_forgets_the_kv_only_it_used(bushy: Shell) -> None:
     own = f"fork-{bushy.name}"
     main = bushy.json("sessions", "show")["id"]

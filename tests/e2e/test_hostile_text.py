@@ -32,10 +32,10 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 SHOWS = [
     ("tree",), ("tree", "--show-cache"), ("tree", "--lru"), ("tree", "--ids"), ("log",),
     ("log", "-r"), ("sessions", "ls"), ("sessions", "show"), ("branch",), ("cache", "ls"),
-    ("cache", "tree"), ("cache", "stats"), ("undo",), ("redo",), ("switch", "mark"),
-    ("switch", "main"), ("fork",), ("switch", "-"), ("models", "ls"), ("models", "ps"),
-    ("daemon", "status"), ("doctor",), ("sessions", "search", "red"), ("sessions", "verify"),
-    ("sessions", "search", "-l", "red"), ("prune", "--dry-run"),
+    ("cache", "tree"), ("cache", "stats"), ("cache", "top"), ("undo",), ("redo",),
+    ("switch", "mark"), ("switch", "main"), ("fork",), ("switch", "-"), ("models", "ls"),
+    ("models", "ps"), ("daemon", "status"), ("doctor",), ("sessions", "search", "red"),
+    ("sessions", "verify"), ("sessions", "search", "-l", "red"), ("prune", "--dry-run"),
 ]  # fmt: skip
 
 

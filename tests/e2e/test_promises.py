@@ -277,9 +277,10 @@ def test_looking_never_loads_a_model(shell: Shell, home: Home) -> None:
     for command in (
         ("tree", "--show-cache"), ("tree", "--lru", "--json"), ("log",), ("sessions", "ls"),
         ("sessions", "show"), ("branch",), ("cache", "stats"), ("cache", "ls"), ("cache", "tree"),
-        ("models", "ls"), ("models", "ps"), ("switch", answer["message"][:6]), ("undo",), ("redo",),
-        ("daemon", "status"), ("fork", "-n", "side"), ("doctor",), ("sessions", "rename", "seen"),
-        ("cache", "evict", "HEAD"), ("cache", "clear", "-y"), ("sessions", "rm", "seen", "-y"),
+        ("cache", "top"), ("models", "ls"), ("models", "ps"), ("switch", answer["message"][:6]),
+        ("undo",), ("redo",), ("daemon", "status"), ("fork", "-n", "side"), ("doctor",),
+        ("sessions", "rename", "seen"), ("cache", "evict", "HEAD"), ("cache", "clear", "-y"),
+        ("sessions", "rm", "seen", "-y"),
     ):  # fmt: skip
         shell(*command)
         assert home.status()["model"] is None, command

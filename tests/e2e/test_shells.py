@@ -116,7 +116,7 @@ def test_unquoted_as_well_where_the_shell_leaves_it_alone(shared: Home, shell: s
 
 LISTS = (
     "tree", "tree --show-cache --lru", "log", "sessions ls", "sessions show", "branch -l",
-    "cache stats", "cache ls", "cache tree", "cache why", "models ls", "models ps",
+    "cache stats", "cache ls", "cache tree", "cache top", "cache why", "models ls", "models ps",
     "daemon status", "daemon logs", "doctor", "config list", "completion bash", "--help",
 )  # fmt: skip
 
