@@ -15,6 +15,7 @@ from radchat.chat import (
     limits,
     prompt_actions,
     take_out,
+    what_if,
 )
 from radchat.chat.files import load
 from radchat.chat.footer import count, place, size
@@ -277,6 +278,7 @@ ACTIONS: dict[str, Action] = {
     "multiline": prompt_actions.multiline,
     "editor": prompt_actions.editor,
     "retry": _retry,
+    "what-if": what_if.what_if,
     "edit": _edit,
     "continue": _continue,
     "undo": _undo,

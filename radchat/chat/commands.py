@@ -28,6 +28,7 @@ SLASHES = (
     Slash("multiline", "", "Enter is a newline; once more: it sends again"),
     Slash("editor", "[TEXT]", "write in your editor, then send it (also Ctrl+G)"),
     Slash("retry", "[K]", "another answer; K of them"),
+    Slash("what-if", '"TEXT" "TEXT"', "several at once; you stay here", ("whatif",)),
     Slash("edit", "[REF [TEXT]]", "say an earlier turn differently"),
     Slash("continue", "", "go on with a cut-off answer"),
     Slash("undo", "[N]", "go back N turns", ("rewind",)),
@@ -51,6 +52,7 @@ SLASHES = (
     Slash("copy", "", "the last answer into the clipboard"),
     Slash("status", "", "the daemon: state, model, memory"),
 )
+MANY_LINES = frozenset(("/what-if", "/whatif"))  # the others are said in one line
 BY_WORD = {word: slash for slash in SLASHES for word in (slash.name, *slash.aliases)}
 
 KEYS = (
@@ -71,12 +73,13 @@ KEYS = (
 def is_command(text: str) -> bool:
     """A slash and a word; not a path like /usr/bin, not a lone slash."""
     word = text.split(maxsplit=1)[0] if text.strip() else ""
-    return text.startswith("/") and len(word) > 1 and "/" not in word[1:] and "\n" not in text
+    is_one = "\n" not in text or word.lower() in MANY_LINES
+    return text.startswith("/") and len(word) > 1 and "/" not in word[1:] and is_one
 
 
 def parse(text: str) -> tuple[str, str]:
     """`/fork 4 price` -> ("fork", "4 price"); UsageError names the nearest for an unknown one."""
-    word, _, rest = text[1:].strip().partition(" ")
+    word, rest = [*text[1:].split(maxsplit=1), ""][:2]
     slash = BY_WORD.get(word.lower())
     if slash is None:
         near = nearest(word, tuple(BY_WORD))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from radchat.errors import InvalidInput
@@ -52,3 +53,14 @@ def _is_file(name: str) -> bool:
         return Path(name).expanduser().is_file()
     except (OSError, RuntimeError, ValueError):  # RuntimeError: no such user's home
         return False
+
+
+def files_of(texts: Sequence[str]) -> list[dict[str, str]]:
+    """The files that a message names; of several asked at once, those that each of them does."""
+    named = [named_files(text) for text in texts]
+    if any(files != named[0] for files in named):
+        raise InvalidInput(
+            "what-ifs that name different files: name the same @PATH in each, or /file PATH, which "
+            "goes with all"
+        )
+    return named[0]

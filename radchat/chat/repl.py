@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from radchat.chat import actions, commands, limits, status_bar
 from radchat.chat.completer import Menu
-from radchat.chat.files import named_files
+from radchat.chat.files import files_of
 from radchat.chat.footer import place, where
 from radchat.chat.host import Host
 from radchat.chat.known import Known
+from radchat.chat.many import is_many, many_view
 from radchat.chat.opening import Opening, Start
 from radchat.chat.prompt import Prompt, WantsTree
 from radchat.chat.say import say
@@ -250,7 +251,7 @@ class Chat:
         """One turn, from where this chat stands; its HEAD follows, also where it ends in an error:
         what came so far is kept by the daemon, or found again by the next one.
         """
-        view, was = self._view(), self.head
+        view, was = self._view(args), self.head
         try:
             client = self._settled()
             payload = self._payload(args)
@@ -267,7 +268,8 @@ class Chat:
             self.prompt.hold()
             if not is_begun:
                 self._offer(args)
-            self.host.note("cancelled: what came so far is kept" if is_begun else "cancelled")
+            kept = f"cancelled: what came so far is kept{view.kept_in_chat}"
+            self.host.note(kept if is_begun else "cancelled")
         if is_begun and args["kind"] in ("retry", "edit"):
             self.host.note(where(view.answer.done or {**self.session, "head": self.head}, was))
 
@@ -283,11 +285,11 @@ class Chat:
             "ephemeral": self.is_ephemeral,
         }
         payload.pop("files", None)
-        if args["kind"] in ("turn", "edit"):
-            named = named_files(str(args.get("text") or ""))
+        if args["kind"] in ("turn", "edit", "what-if"):
+            named = files_of(args.get("texts") or [str(args.get("text") or "")])
             payload["files"] = [*self.arguments.get("files", ()), *self.files, *named]
-        if self._at is not None and args["kind"] == "turn":
-            payload["at"] = self._at
+        if self._at is not None and args["kind"] in ("turn", "what-if"):
+            payload.setdefault("at", self._at)
         return payload
 
     def _follow(self, answer: Answer) -> bool:
@@ -295,17 +297,19 @@ class Chat:
         if answer.head is None:
             return False
         told = answer.done or answer.init
-        self._adopt(told.get("session"))
-        self.head = answer.head
-        self.session["name"] = told.get("name")  # its first words
-        self.session["model"] = answer.init.get("model") or self.session.get("model")
-        self.context = answer.done.get("context") or self.context
-        self.answered = answer.done
-        self.loaded = {key: answer.init.get(key) for key in ("model", "dtype")}
-        self._unsure = None if answer.done else answer
-        self.has_talked = True
-        self._made.discard(str(self.session.get("id")))
-        self.files, self._at = [], None
+        if not answer.stays:
+            self._adopt(told.get("session"))
+            self.head, self._at = answer.head, None
+            self.context = answer.done.get("context") or self.context
+            self.answered = answer.done
+            self._unsure = None if answer.done else answer
+        if told.get("session") == self.session.get("id"):
+            self.session["name"] = told.get("name")  # its first words
+            self.session["model"] = answer.init.get("model") or self.session.get("model")
+            self.loaded = {key: answer.init.get(key) for key in ("model", "dtype")}
+            self.has_talked = True
+            self._made.discard(str(self.session.get("id")))
+        self.files = []
         self.arguments.pop("files", None)
         return True
 
@@ -361,20 +365,23 @@ class Chat:
         if result.get("recompute"):
             self.host.note(str(result["recompute"]["text"]))
 
-    def _view(self) -> View:
-        return View(
-            out=sys.stdout,
-            err=sys.stderr,
-            note=self.host.note,
-            status=self.host.status,
-            shows_reasoning=not (self.host.quiet or self.hides_thoughts),
-            shows_footer=not self.host.quiet,
-            paints=self.host.paints(sys.stderr),
-            columns=self.host.error_columns,
-            continues="/continue",
-            at_end=self.prompt.take,
-            standing=self.standing,
-        )
+    def _view(self, args: Mapping[str, Any]) -> View:
+        shown: dict[str, Any] = {
+            "out": sys.stdout,
+            "err": sys.stderr,
+            "note": self.host.note,
+            "status": self.host.status,
+            "shows_reasoning": not (self.host.quiet or self.hides_thoughts),
+            "shows_footer": not self.host.quiet,
+            "paints": self.host.paints(sys.stderr),
+            "columns": self.host.error_columns,
+            "continues": "/continue",
+            "at_end": self.prompt.take,
+            "standing": self.standing,
+        }
+        if is_many(args):
+            return many_view(args, self.host, self.ready, shown, command="/")
+        return View(**shown)
 
     def _goodbye(self) -> None:
         """How to go on; sessions in which nothing was said are not kept."""

@@ -16,12 +16,16 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.keys import Keys
 from prompt_toolkit.layout import FormattedTextControl, Layout, Window
 from prompt_toolkit.output import ColorDepth, Output
+from prompt_toolkit.utils import get_cwidth
+
+from radchat.chat.width import cluster_width, clusters
 
 Line: TypeAlias = list[tuple[str, str]]  # (style, text): "bold", "reverse", "fg:ansigreen", ""
 Paint: TypeAlias = Callable[[int, int], Sequence[Line]]  # (columns, rows) -> what is seen
 T = TypeVar("T")
 
 ESCAPE_S = 0.05  # after which a lone Esc is one, and no longer the beginning of a key
+REPAINT_S = 1 / 15  # at least, from one painting to the next
 
 
 class Screen(Generic[T]):
@@ -51,6 +55,7 @@ class Screen(Generic[T]):
             full_screen=True,
             color_depth=None if colors else ColorDepth.DEPTH_1_BIT,
             refresh_interval=every_s,
+            min_redraw_interval=REPAINT_S,
             input=input,
             output=output,
         )
@@ -91,8 +96,24 @@ class Screen(Generic[T]):
         text: StyleAndTextTuples = []
         for number, line in enumerate(self._paint(size.columns, size.rows)[: size.rows]):
             text += [("", "\n")] if number else []
-            text += line
+            text += [(style, steady(words)) for style, words in line]
         return text
+
+
+def steady(text: str) -> str:
+    """The library adds up the columns of a cluster's characters; a terminal draws it as one. Where
+    they differ only its first character is shown, in the room of the whole.
+    """
+    if text.isascii():
+        return text
+    return "".join(map(_steady, clusters(text)))
+
+
+def _steady(cluster: str) -> str:
+    columns = cluster_width(cluster)
+    if get_cwidth(cluster) == columns:
+        return cluster
+    return cluster[0] + " " * (columns - get_cwidth(cluster[0]))
 
 
 def _bindings(

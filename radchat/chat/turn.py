@@ -44,7 +44,7 @@ def run_turn(
             view.finish()
             if not cancel.is_asked:
                 raise
-    return view.answer, cancel.is_asked
+    return view.answer, cancel.is_asked or view.is_cancelled
 
 
 def was_kept(client: Client, asked: dict[str, Any], answer: Answer) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
-from radchat.chat.footer import counted, footer
+from radchat.chat.footer import counted, footer, place
 from radchat.chat.text import Cleaner, clean, one_line
 from radchat.protocol import Event
 from radchat.wire import EventStream
@@ -24,6 +24,7 @@ class Answer:
     """What an answer's events have told so far."""
 
     heard: bool = False  # any of its words
+    stays: bool = False  # HEAD does: it is answered beside it
     init: dict[str, Any] = field(default_factory=dict)
     messages: list[dict[str, Any]] = field(default_factory=list)
     done: dict[str, Any] = field(default_factory=dict)
@@ -60,13 +61,13 @@ class View:
     columns: Callable[[], int] | None = None  # of stderr, for the footer; a window is resized
     continues: str | None = "radchat continue"  # what to type to go on with a cut-off answer
     at_end: Callable[[], None] | None = None  # told once, before anything is said of the answer
+    is_cancelled: bool = False  # by a key of the view's own
     standing: set[str] = field(default_factory=set)  # notices that hold for all of a chat, told
     answer: Answer = field(default_factory=Answer)
     _text: Cleaner = field(default_factory=Cleaner)
     _thought: Cleaner = field(default_factory=Cleaner)
     _at_line_start: bool = True
     _is_thinking: bool = False
-    _many: bool = False
 
     def follow(self, events: Iterable[Event]) -> Answer:
         """Show the events to their end; raises the error they end with."""
@@ -91,6 +92,16 @@ class View:
             told, self.at_end = self.at_end, None
             told()
 
+    def kept(self) -> str:
+        """Where what came of an answer that was cut short is, and how to go on with it."""
+        at = place(self.answer.init.get("branch"), (self.answer.init.get("messages") or [None])[0])
+        return at + (f"; `{self.continues}` goes on" if self.continues else "")
+
+    @property
+    def kept_in_chat(self) -> str:
+        """More of the same, for one who stands there."""
+        return ""
+
     # --- events ---
 
     def _on_notice(self, data: dict[str, Any]) -> None:
@@ -109,13 +120,10 @@ class View:
 
     def _on_init(self, data: dict[str, Any]) -> None:
         self.answer.init = data
-        self._many = len(data.get("messages") or ()) > 1
-        if self._many:
-            self.streams = False
 
     def _on_reasoning(self, data: dict[str, Any]) -> None:
         self.answer.heard = True
-        if not self.shows_reasoning or self._many:
+        if not self.shows_reasoning:
             return
         self.status("")
         if not self._is_thinking:
@@ -137,15 +145,9 @@ class View:
         if self.shows_text and not self.streams:
             self.status("")
             self._end_thought()
-            if self._many:
-                number = len(self.answer.messages)
-                name = one_line(str(data.get("branch") or ""))
-                self._write(f"[{number}] {name}@{str(data['message'])[:4]}\n")
             text = str(data["text"])
             self._write(clean(text if self.part is None else self.part(text)))
             self._end_line()
-            if self._many:
-                self._write("\n")
 
     def _on_done(self, data: dict[str, Any]) -> None:
         self.answer.done = data
@@ -164,11 +166,8 @@ class View:
     # --- writing ---
 
     def _write_footer(self, data: dict[str, Any]) -> None:
-        first = dict(self.answer.branches[0])
-        if len(self.answer.branches) > 1:
-            first |= {key: data[key] for key in ("usage", "cache") if data.get(key)}
         line = footer(
-            first,
+            self.answer.branches[0],
             context=data.get("context") or {},
             saved_s=data.get("saved_s"),
             why=data.get("why_short"),

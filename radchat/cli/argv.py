@@ -39,6 +39,7 @@ VALUE_OPTIONS = frozenset(
         "--top-k",
         "--min-p",
         "--seed",
+        "--seed-base",
         "--stop",
         "--max-tokens",
         "--ctx",
@@ -75,7 +76,7 @@ OPTIONAL: dict[str, frozenset[str]] = {
     "--resume": TALKING,
     "--new-session": TALKING | {"fork"},
 }
-THINKING = TALKING | {"fork", "retry", "edit", "continue"}
+THINKING = TALKING | {"fork", "what-if", "retry", "edit", "continue"}
 
 
 @dataclass(slots=True)
@@ -182,7 +183,7 @@ def _refuse_mistyped(words: list[str]) -> None:
         return
     habits.refuse(texts)
     near = nearest(word, (*BY_NAME, *ALIASES))
-    if len(texts) > 1 and (near is None or len(texts) > 3):
+    if len(texts) > 1 and (near is None or len(texts) > 3 or word.lower() in habits.QUESTIONS):
         return
     if word == near and word in THINKING:  # options of the command's, before it
         at = words.index(word)

@@ -9,7 +9,7 @@ from radchat.errors import UsageError
 
 # commands of the manual that this version does not have: never words for the model
 LATER = frozenset((
-    "what-if", "whatif", "think", "tot", "search", "vote", "agent",
+    "think", "tot", "search", "vote", "agent",
     "serve",
 ))  # fmt: skip
 # a word, and the commands it may mean; what followed it stands in the place of {}
@@ -37,6 +37,7 @@ HABITS: dict[str, tuple[str, ...]] = {
     "pin": ("cache pin {}",),
     "unpin": ("cache unpin {}",),
 }
+QUESTIONS = frozenset(("what",))  # begin one, near as they are to a command
 SENTENCE_WORDS = 4  # `list three odd animals` is for the model; `list it all` may be either
 
 

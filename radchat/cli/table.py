@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from radchat.chat.width import hang
+
 FIRST_DAY = "Start here"
 BRANCHES = "Go back, go on"
 LOOK = "Sessions and cache"
@@ -33,6 +35,7 @@ COMMANDS = (
     Entry("tree", _CLI + "tree:tree", FIRST_DAY, "the session as a tree; --show-cache"),
     Entry("log", _CLI + "tree:log", FIRST_DAY, "the conversation up to here"),
     Entry("models", "radchat.cli.models:models_app", FIRST_DAY, "get, list, choose models"),
+    Entry("what-if", _CLI + "what_if:what_if", BRANCHES, "several texts answered at once"),
     Entry("branch", _CLI + "fork:branch", BRANCHES, "list, create, rename, delete branches"),
     Entry("undo", _CLI + "edit:undo", BRANCHES, "go back a turn; nothing is deleted"),
     Entry("redo", _CLI + "edit:redo", BRANCHES, "take back an undo"),
@@ -55,6 +58,7 @@ BY_NAME = {entry.name: entry for entry in COMMANDS}
 # another word for a command, and the words it stands for
 ALIASES: dict[str, tuple[str, ...]] = {
     "checkout": ("switch",),
+    "whatif": ("what-if",),
     "pull": ("models", "pull"),
     "ps": ("models", "ps"),
     "stop": ("models", "stop"),
@@ -84,7 +88,8 @@ def help_text() -> str:
     for section in SECTIONS:
         lines += ["", f"{section}:"]
         lines += [f"  {e.name:<11}{e.help}" for e in COMMANDS if e.section == section]
-    lines += ["", "Also: " + ", ".join(f"{a} = {' '.join(words)}" for a, words in ALIASES.items())]
+    also = "Also: " + ", ".join(f"{a} = {' '.join(words)}" for a, words in ALIASES.items())
+    lines += ["", *hang(also, 80, len("Also: "))]
     lines += ["", "Options, before or after the command:"]
     lines += [f"  {names:<28}{text}" for names, text in GLOBAL_OPTIONS]
     lines += ["", "The current session is this terminal's last, else the last of this folder."]

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from radchat.chat.code_block import first_block
-from radchat.chat.footer import place
+from radchat.chat.many import is_many, many_view
 from radchat.chat.text import one_line
 from radchat.chat.view import Answer, View
 from radchat.cli.common import Cli, is_terminal
@@ -56,20 +56,21 @@ def talk(
     payload = {**cli.here(), **args}
     if form == "stream-json":
         return _lines(cli, payload, extract=extract)
-    view = View(
-        out=sys.stdout,
-        err=sys.stderr,
-        note=cli.note,
-        status=cli.status,
-        streams=streams and not extract,
-        part=(lambda text: _block(cli, text)) if extract else None,
-        shows_text=form == "text",
-        shows_reasoning=form == "text" and is_terminal(sys.stderr) and not cli.quiet,
-        shows_footer=form == "text" and is_terminal(sys.stderr) and not cli.quiet,
-        paints=cli.paints(sys.stderr),
-        columns=cli.error_columns,
-        continues=_continues(args),
-    )
+    shown: dict[str, Any] = {
+        "out": sys.stdout,
+        "err": sys.stderr,
+        "note": cli.note,
+        "status": cli.status,
+        "streams": streams and not extract,
+        "part": (lambda text: _block(cli, text)) if extract else None,
+        "shows_text": form == "text",
+        "shows_reasoning": form == "text" and is_terminal(sys.stderr) and not cli.quiet,
+        "shows_footer": form == "text" and is_terminal(sys.stderr) and not cli.quiet,
+        "paints": cli.paints(sys.stderr),
+        "columns": cli.error_columns,
+        "continues": _continues(args),
+    }
+    view = many_view(args, cli, lambda: cli.client, shown) if is_many(args) else View(**shown)
     cli.status("connecting")
     try:
         with cli.client.stream("generate", **payload) as events:
@@ -77,9 +78,12 @@ def talk(
     except (KeyboardInterrupt, SystemExit, RadchatError) as error:
         view.finish()
         if isinstance(error, KeyboardInterrupt):
-            _cancelled(cli, view.answer, view.continues)
+            _cancelled(cli, view)
         raise
-    if form == "text":
+    if view.is_cancelled:
+        _cancelled(cli, view)
+        raise KeyboardInterrupt
+    if form == "text" and args["kind"] != "what-if":
         cli.moved(answer.done, was)
     if form == "json":
         whole = answer.branches[0] if one and answer.branches else answer.done
@@ -94,16 +98,13 @@ def _continues(args: Mapping[str, Any]) -> str | None:
     return None if args.get("ephemeral") else "radchat continue"
 
 
-def _cancelled(cli: Cli, answer: Answer, continues: str | None) -> None:
+def _cancelled(cli: Cli, view: View) -> None:
     """What Ctrl+C leaves: the daemon keeps what was said, as with a terminal that was closed."""
-    init = answer.init
-    if not (init and answer.heard):
+    if not (view.answer.init and view.answer.heard):
         cli.note("cancelled")
         return
-    at = place(init.get("branch"), (init.get("messages") or [None])[0])
-    session = one_line(str(init.get("name") or init.get("session")))
-    on = f"; `{continues}` goes on" if continues else ""
-    cli.note(f"cancelled: what came so far is kept in {session} · {at}{on}")
+    session = one_line(str(view.answer.init.get("name") or view.answer.init.get("session")))
+    cli.note(f"cancelled: what came so far is kept in {session} · {view.kept()}")
 
 
 def _block(cli: Cli, text: str) -> str:

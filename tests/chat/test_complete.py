@@ -33,6 +33,8 @@ KINDS = {
     "edit 3": "",  # the new words
     "retry": "refs",
     "ask --at": "refs",
+    "what-if --at": "refs",
+    "whatif": "",
     "branch new": "refs",
     "branch": "",
     "branch -d": "branches",

@@ -1,0 +1,162 @@
+"""Several answers on their way: what the events have told of each so far. Nothing here writes.
+
+One thread takes the events while another may look: texts only grow, and are replaced whole.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from radchat.chat.footer import counted, rate
+from radchat.chat.text import Cleaner, clean, one_line
+from radchat.chat.view import progress
+
+SPEED_AFTER = 8  # tokens: a rate of fewer says nothing
+
+
+@dataclass(slots=True)
+class Branch:
+    number: int  # as `switch` takes it
+    name: str = ""
+    message: str | None = None
+    user: str | None = None  # the message it answers
+    ask: str = ""  # what it was asked, where that is a message of its own
+    text: str = ""  # cleaned, as the reasoning is
+    thought: str = ""
+    doing: str = ""  # before the first word
+    num_tokens: int = 0
+    is_stopping: bool = False
+    body: dict[str, Any] = field(default_factory=dict)  # as `ask --json` has it: it has ended
+    _first_at: float = 0.0
+    _cleaner: Cleaner = field(default_factory=Cleaner)
+    _thinker: Cleaner = field(default_factory=Cleaner)
+
+    @property
+    def title(self) -> str:
+        return f"{self.number} {self.name}".rstrip()
+
+    @property
+    def place(self) -> str:
+        """`[2] cost-5@e1c7`"""
+        at = f"@{self.message[:4]}" if self.message else ""
+        return f"[{self.number}] {self.name}{at}"
+
+    @property
+    def phase(self) -> str:
+        """In a word, what it is at."""
+        if self.body:
+            return ENDED.get(str(self.body.get("finish_reason")), "done")
+        if self.is_stopping:
+            return "stopping"
+        if self.text or self.thought:
+            return "answering" if self.text else "thinking"
+        return "reading" if self.doing else "waiting"
+
+    @property
+    def state(self) -> str:
+        """The same, with how far it is, how much it has said and how fast."""
+        if not self.num_tokens:
+            return self.doing if self.phase == "reading" else self.phase
+        said = [self.phase, counted(self.num_tokens, "token")]
+        return ", ".join([*said, rate(self._speed)] if self._speed else said)
+
+    @property
+    def _speed(self) -> float | None:
+        """Tokens a second after the first; None of too few to tell."""
+        if self.body:
+            speed = (self.body.get("timing") or {}).get("tokens_per_s")
+            return None if speed is None else float(speed)
+        spent = time.monotonic() - self._first_at
+        return (self.num_tokens - 1) / spent if self.num_tokens >= SPEED_AFTER else None
+
+    @property
+    def has_ended(self) -> bool:
+        return bool(self.body)
+
+    @property
+    def is_cut(self) -> bool:
+        """At a limit, not by anybody."""
+        return self.body.get("finish_reason") == "length"
+
+    def hear(self, data: dict[str, Any], *, thought: bool = False) -> None:
+        self._first_at = self._first_at or time.monotonic()
+        self.num_tokens = int(data.get("tokens") or 0)
+        if thought:
+            self.thought += self._thinker.push(str(data["text"]))
+        else:
+            self.text += self._cleaner.push(str(data["text"]))
+
+    def end(self, body: dict[str, Any]) -> None:
+        self.name = one_line(str(body.get("branch") or self.name))
+        self.message = body.get("message")
+        self.text = clean(str(body.get("text") or ""))
+        self.num_tokens = int((body.get("usage") or {}).get("output_tokens") or self.num_tokens)
+        self.body = body
+
+
+ENDED = {"stop": "done", "length": "cut off", "abort": "stopped", "error": "failed"}
+
+
+@dataclass(slots=True)
+class Branches:
+    """All of one call, in the order of their numbers."""
+
+    all: list[Branch] = field(default_factory=list)
+
+    def begin(self, init: dict[str, Any]) -> None:
+        rows = init.get("branches") or [
+            {"choice": choice, "message": message, "user": init.get("user")}
+            for choice, message in enumerate(init.get("messages") or ())
+        ]
+        self.all = [
+            Branch(
+                number=int(row["choice"]) + 1,
+                name=one_line(str(row.get("branch") or "")),
+                message=row.get("message"),
+                user=row.get("user"),
+                ask=clean(one_line(str(row.get("text") or ""))),
+            )
+            for row in rows
+        ]
+
+    def of(self, data: dict[str, Any]) -> Branch | None:
+        choice = int(data.get("choice") or 0)
+        return self.all[choice] if 0 <= choice < len(self.all) else None
+
+    def together(self, data: dict[str, Any]) -> list[Branch]:
+        """Those that wait for the same prompt: samples of one request."""
+        one = self.of(data)
+        return [] if one is None else [each for each in self.all if each.user == one.user]
+
+    def progress(self, data: dict[str, Any]) -> None:
+        for each in self.together(data):
+            each.doing = progress(data)
+
+    @property
+    def are_samples(self) -> bool:
+        """Answers to the same words."""
+        return len({each.user for each in self.all}) == 1
+
+    @property
+    def counts(self) -> str:
+        """`2 answering, 1 done`"""
+        phases = Counter(each.phase for each in self.all)
+        return ", ".join(f"{number} {phase}" for phase, number in phases.items())
+
+
+def shared_line(num: int, shared: dict[str, Any] | None) -> str:
+    """`4 branches · shared 8,371 tokens computed once · new 212`, from what was measured."""
+    line = counted(num, "branch").replace("branchs", "branches")
+    if not shared:
+        return line
+    whole, cached = int(shared["tokens"]), int(shared["cached"])
+    computed = whole - cached
+    text = f"{line} · shared {counted(whole, 'token')}"
+    if computed and cached:
+        text += f", {cached:,} of them cached, {computed:,} computed once"
+    else:
+        text += " computed once" if computed else ", all cached"
+    return f"{text} · new {int(shared['new']):,}"

@@ -1,0 +1,239 @@
+"""The events of many answers, shown: columns that fill at once, or one whole answer after another.
+
+On a terminal that can show a screen (columns_screen.py) nothing is written while it is up; what
+stays in the scrollback is written when it has gone. Elsewhere an answer is written as soon as it
+and those before it are whole. Everything about the answers goes to stderr, as in view.py.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from radchat.chat.branches import Branch, Branches, shared_line
+from radchat.chat.columns import Whole, printed
+from radchat.chat.footer import SEPARATOR, counted
+from radchat.chat.host import Host
+from radchat.chat.text import one_line
+from radchat.chat.view import RESET, Answer, View, progress
+from radchat.client import Client
+from radchat.protocol import Event
+from radchat.wire import EventStream
+
+BOLD = "\x1b[1m"
+
+
+@dataclass
+class ManyView(View):
+    """``cancel`` ends the request, or one ``choice`` of it; ``width`` is that of stdout, None
+    where it is no terminal.
+    """
+
+    shows_screen: bool = False
+    cancel: Callable[..., object] = lambda **_which: None
+    width: Callable[[], int | None] = lambda: None
+    paints_out: bool = False  # style on stdout
+    command: str = "radchat "  # before the name of one that goes on: "/" in a chat
+    branches: Branches = field(default_factory=Branches)
+    _held: list[str] = field(default_factory=list)  # notes, until the screen has gone
+    _is_up: bool = False
+    _num_written: int = 0
+    _is_told: bool = False
+
+    def __post_init__(self) -> None:
+        self._say, self.note = self.note, self._note
+
+    def follow(self, events: Iterable[Event]) -> Answer:
+        for event in events:
+            self.show(event)
+            if event.name == "init" and self.shows_screen:
+                assert isinstance(events, EventStream)
+                self._on_screen(events)
+        self.finish()
+        return self.answer
+
+    def finish(self) -> None:
+        """Write what is left to be written, also of answers cut short; then how it went."""
+        self.status("")
+        if self._is_told:
+            return
+        self._is_told = True
+        if self.shows_text:
+            self._write_rest()
+        if self.at_end is not None:
+            self.at_end()
+        if self.answer.done and self.shows_text:
+            self._tell_end()
+
+    def kept(self) -> str:
+        heard = [each for each in self.branches.all if each.text or each.thought]
+        on = self.continues and heard and f"; `{self.command}switch {heard[0].number}` goes to one"
+        return ", ".join(each.title for each in heard) + (on or "")
+
+    @property
+    def kept_in_chat(self) -> str:
+        return f" in {self.kept()}" if self.answer.heard else ""
+
+    # --- events ---
+
+    def _on_init(self, data: dict[str, Any]) -> None:
+        self.answer.init = data
+        self.branches.begin(data)
+
+    def _on_start(self, data: dict[str, Any]) -> None:
+        for each in self.branches.together(data):
+            each.doing = "reading the prompt"
+
+    def _on_progress(self, data: dict[str, Any]) -> None:
+        self.branches.progress(data)
+        if not self._is_up:
+            self.status(progress(data))
+
+    def _on_reasoning(self, data: dict[str, Any]) -> None:
+        self._hear(data, thought=True)
+
+    def _on_delta(self, data: dict[str, Any]) -> None:
+        self._hear(data)
+
+    def _hear(self, data: dict[str, Any], *, thought: bool = False) -> None:
+        self.answer.heard = True
+        branch = self.branches.of(data)
+        if branch is not None:
+            branch.hear(data, thought=thought)
+            self._show_counts()
+
+    def _on_message(self, data: dict[str, Any]) -> None:
+        self.answer.messages.append(data)
+        branch = self.branches.of(data)
+        if branch is not None:
+            branch.end(data)
+            self._write_ready()
+            self._show_counts()
+
+    def _on_done(self, data: dict[str, Any]) -> None:
+        self.answer.done = data
+
+    def _note(self, text: str) -> None:
+        if self._is_up:
+            self._held.append(text)
+        else:
+            self._say(text)
+
+    # --- the screen ---
+
+    def _on_screen(self, events: EventStream) -> None:
+        from radchat.chat.columns_screen import ColumnsScreen
+
+        request = self.answer.init.get("request")
+        screen = ColumnsScreen(
+            self.branches,
+            events,
+            self.show,
+            lambda **which: self.cancel(request=request, **which),
+            header=header(self.answer.init, self.branches),
+            notes=self._held,
+            shows_thoughts=self.shows_reasoning,
+            colors=self.paints_out,
+        )
+        self.status("")
+        self._is_up = True
+        try:
+            screen.run()
+        finally:
+            self._is_up, self.is_cancelled = False, screen.is_over
+            for text in self._held:
+                self._say(text)
+
+    def _show_counts(self) -> None:
+        if not self._is_up:
+            self.status(self.branches.counts)
+
+    # --- what stays ---
+
+    def _write_ready(self) -> None:
+        """Where there is no screen: the answers that are whole, as far as all before them are."""
+        while self.shows_text and not self.shows_screen:
+            left = self.branches.all[self._num_written :]
+            if not left or not left[0].has_ended:
+                return
+            self._write_plain(left[0])
+
+    def _write_plain(self, branch: Branch) -> None:
+        self._num_written += 1
+        self.status("")
+        text = branch.text if branch.text.endswith("\n") else f"{branch.text}\n"
+        self._write(f"{branch.place}\n{text}\n")
+
+    def _write_rest(self) -> None:
+        columns = self.width() if self.shows_screen else None
+        if columns is None:
+            for each in self.branches.all[self._num_written :]:
+                self._write_plain(each)
+            return
+        answers = [Whole(heading(each, self.branches), each.text) for each in self.branches.all]
+        if self.paints_out:
+            from radchat.chat.markdown import rendered
+
+            lines = printed(answers, columns, render=rendered, title=f"{BOLD}{{}}{RESET}".format)
+        else:
+            lines = printed(answers, columns)
+        self._write("".join(f"{line}\n" for line in lines))
+
+    def _tell_end(self) -> None:
+        each = self.branches.all
+        cut = [
+            f"{one.number} after {counted(one.num_tokens, 'token')}" for one in each if one.is_cut
+        ]
+        if cut:
+            on = f": switch to one, then {self.continues} goes on" if self.continues else ""
+            self.note(f"cut off: {', '.join(cut)}{on}")
+        self.note(shared_line(len(each), self.answer.done.get("shared")))
+        if len(each) > 1 and self.continues:
+            go = f"`{self.command}switch 2` goes to one"
+            self.note(f"{go}, `{self.command}compare 1 2` sets two side by side")
+
+
+def header(init: dict[str, Any], branches: Branches) -> str:
+    """What is asked, and where."""
+    each, at = branches.all, init.get("parent")
+    what = f"{len(each)} what-ifs"
+    if branches.are_samples:
+        what = counted(len(each), "answer")
+        at = at if each[0].ask else init.get("user")
+        what += f" to {each[0].ask}" if each[0].ask else ""
+    model = " ".join(str(init[key]) for key in ("model", "dtype") if init.get(key))
+    parts = (str(init.get("name") or ""), f"{what} at {str(at)[:4]}" if at else what, model)
+    return one_line(SEPARATOR.join(part for part in parts if part))
+
+
+def heading(branch: Branch, branches: Branches) -> list[str]:
+    """The lines above an answer in the scrollback."""
+    asked = [f"> {branch.ask}"] if branch.ask and not branches.are_samples else []
+    return [branch.place, f"({branch.state})", *asked]
+
+
+def is_many(args: Mapping[str, Any]) -> bool:
+    """Is this a call whose answers are several, each on a branch?"""
+    return args["kind"] == "what-if" or int(args.get("n", 1)) > 1
+
+
+def many_view(
+    args: Mapping[str, Any],
+    host: Host,
+    client: Callable[[], Client],
+    shown: Mapping[str, Any],
+    *,
+    command: str = "radchat ",
+) -> ManyView:
+    """Of what a view of one answer is made of, and the terminal; ``client`` is asked to cancel."""
+    return ManyView(
+        answer=Answer(stays=args["kind"] == "what-if"),
+        **shown,
+        shows_screen=host.shows_screens and shown.get("shows_text", True),
+        cancel=lambda **which: client().call("cancel", **which),
+        width=lambda: host.columns,
+        paints_out=host.paints(sys.stdout),
+        command=command,
+    )

@@ -1,0 +1,160 @@
+"""The layout of many answers: no line too wide, nothing shown twice, nothing lost."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from radchat.chat.columns import (
+    GAP,
+    LEAST,
+    Cell,
+    Folder,
+    Whole,
+    fit,
+    fold,
+    page,
+    painted,
+    plan,
+    printed,
+    room,
+    shorter,
+    tail,
+)
+from radchat.chat.text import clean
+from radchat.chat.width import width
+
+LETTERS = "ab é中文字👍🏽👩‍👩‍👧❤️🇩🇪-.\n\n  \t[x]"
+TEXTS = st.text(st.sampled_from(LETTERS), max_size=120).map(clean)
+COLUMNS = st.integers(1, 90)
+
+
+def letters(text: str) -> Counter[str]:
+    """What must be there, however it is broken into lines."""
+    return Counter(char for char in text if not char.isspace())
+
+
+@given(TEXTS, COLUMNS)
+def test_a_folded_text_is_all_there_and_no_wider_than_asked(text: str, columns: int) -> None:
+    lines = fold(text, columns)
+    assert all(width(line) <= columns for line in lines)
+    if columns > 1:  # a letter of two columns has no place in one
+        assert re.sub(r"\s", "", "".join(lines)) == re.sub(r"\s", "", text)
+
+
+@given(st.lists(TEXTS, max_size=8), st.lists(st.integers(2, 30), min_size=1, max_size=8))
+def test_a_text_that_grows_is_folded_as_if_it_had_come_at_once(
+    pieces: list[str], columns: list[int]
+) -> None:
+    folder, text = Folder(), ""
+    for number, piece in enumerate(pieces):
+        text += piece
+        wide = columns[number * len(columns) // len(pieces)]  # and the window is resized
+        assert folder.lines(text, wide) == (fold(text, wide) if text else [])
+    assert folder.lines("other", 10) == ["other"]  # its end may say it differently
+
+
+@given(
+    st.lists(TEXTS, min_size=1, max_size=9),
+    COLUMNS,
+    st.integers(1, 30),
+    st.integers(0, 8),
+    st.none() | st.integers(0, 40),
+)
+def test_a_screen_has_the_rows_and_columns_it_was_asked_for(
+    texts: list[str], columns: int, rows: int, selected: int, top: int | None
+) -> None:
+    cells = [Cell(f"{i} name", "done, 3 tokens", text, "> asked") for i, text in enumerate(texts)]
+    selected %= len(cells)
+    cells[selected].top = top
+    lines = painted(cells, selected, columns, rows, header="h" * 50, footer=["f" * 50, "g"])
+    assert len(lines) == rows
+    for line in lines:
+        assert width("".join(text for _, text in line)) <= columns
+        assert not any("\n" in text for _, text in line)
+    shown = "\n".join("".join(text for _, text in line) for line in lines)
+    if rows > 6 and columns > 12:
+        assert f"> {selected} name" in shown
+
+
+@given(st.lists(TEXTS, min_size=1, max_size=8), COLUMNS)
+def test_what_stays_has_every_answer_once_and_whole(texts: list[str], columns: int) -> None:
+    answers = [Whole([f"[{i}] name", "(done)"], text) for i, text in enumerate(texts)]
+    lines = printed(answers, columns)
+    assert all(width(line) <= columns for line in lines)
+    if columns > 1:
+        wanted = letters("".join(texts) + "".join("".join(each.heading) for each in answers))
+        assert letters("".join(lines)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("columns", "count"), [(1, 1), (40, 1), (49, 1), (50, 2), (80, 3), (120, 4), (200, 7)]
+)
+def test_as_many_columns_as_can_be_read(columns: int, count: int) -> None:
+    assert fit(columns) == count
+    if count > 1:
+        assert room(columns, count) >= LEAST
+        assert count * room(columns, count) + (count - 1) * len(GAP) <= columns
+
+
+def test_the_selected_one_is_among_those_seen() -> None:
+    for count in range(1, 12):
+        for most in range(1, count + 1):
+            for selected in range(count):
+                first = page(count, most, selected)
+                assert 0 <= first <= selected < first + most <= count
+
+
+def test_selection_is_seen_without_colour() -> None:
+    cells = [Cell("1 price", "answering"), Cell("2 cost", "waiting")]
+    lines = painted(cells, 1, 60, 10, header="", footer=[])
+    text = ["".join(text for _, text in line) for line in lines]
+    assert text[1] == "  1 price".ljust(29) + GAP + "> 2 cost".ljust(29)
+    assert text[3] == "-" * 29 + GAP + "=" * 29
+
+
+def test_the_newest_lines_are_seen_until_one_scrolls() -> None:
+    cell = Cell("1 price", "answering", "\n".join(f"line {i}" for i in range(30)))
+    rows = plan(1, 40, 20, 2).rows
+    shown = painted([cell], 0, 40, 20, header="", footer=["", ""])
+    assert ("", "line 29".ljust(40)) in shown[-3]
+    cell.top = 4
+    shown = painted([cell], 0, 40, 20, header="", footer=["", ""])
+    text = ["".join(text for _, text in line) for line in shown]
+    assert text[3] == f"= 5-{4 + rows} of 30 ".ljust(40, "=")
+    assert text[4].rstrip() == "line 4"
+    cell.text += "\nmore"  # what one reads stays where it is
+    again = painted([cell], 0, 40, 20, header="", footer=["", ""])
+    assert again[4:-2] == shown[4:-2]
+
+
+def test_what_was_asked_stands_above_in_two_lines() -> None:
+    cell = Cell("1 x", "done", "answer", "> " + "long words " * 20)
+    lines = ["".join(text for _, text in line) for line in cell.lines(24)]
+    assert lines == ["> long words long words", "long words long words...", "", "answer"]
+
+
+def test_a_state_loses_its_last_parts_first() -> None:
+    assert shorter("done, 12 tokens, 20 tok/s", 30) == "done, 12 tokens, 20 tok/s"
+    assert shorter("done, 12 tokens, 20 tok/s", 20) == "done, 12 tokens"
+    assert shorter("done, 12 tokens", 3) == "done"
+
+
+@given(TEXTS, st.integers(0, 40))
+def test_the_tail_of_a_line_is_its_end(text: str, columns: int) -> None:
+    line = " ".join(text.split())
+    end = tail(line, columns)
+    assert line.endswith(end)
+    assert width(end) <= columns
+
+
+def test_styled_lines_stand_in_their_columns() -> None:
+    answers = [Whole(["[1] a"], "x"), Whole(["[2] b"], "y")]
+    bold = "\x1b[1m{}\x1b[0m".format
+    lines = printed(answers, 60, render=lambda text, _columns: [bold(text)], title=bold)
+    assert lines[0] == bold("[1] a") + " " * 26 + bold("[2] b")
+    assert lines[2] == bold("x") + " " * 30 + bold("y")

@@ -1,0 +1,468 @@
+"""Many answers at once, as a person sees them: columns in a terminal, labelled text elsewhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from radchat.errors import RadchatError
+from tests.chat.conftest import Run
+from tests.chat.fake_server import FakeDaemon
+from tests.chat.many_events import SHARED, Speakers
+from tests.chat.trees import long
+from tests.e2e.harness import Terminal, clean_env, radchat
+from tests.waiting import wait_until
+
+TEXTS = ("price -10 %", "cost -5 %", "volume +20 %", "hire two")
+NAMES = [text.split()[0] for text in TEXTS]
+HOSTILE = "[bold]\x1b[31mred\x9b你好"
+Open = Callable[..., Terminal]
+
+
+@pytest.fixture
+def speakers(daemon: FakeDaemon) -> Speakers:
+    return Speakers(daemon, TEXTS)
+
+
+@pytest.fixture
+def open_(home: Path, daemon: FakeDaemon) -> Iterator[Open]:
+    opened: list[Terminal] = []
+
+    def start(*args: str, rows: int = 24, columns: int = 200, **env: str) -> Terminal:
+        terminal = Terminal(
+            radchat("--daemon", str(daemon.path), *(args or ("what-if", *TEXTS))),
+            clean_env(home, RADCHAT_MODEL="tiny") | env,
+            rows=rows,
+            columns=columns,
+        )
+        opened.append(terminal)
+        return terminal
+
+    yield start
+    for terminal in opened:
+        with terminal:
+            pass
+
+
+def left(terminal: Terminal) -> str:
+    """What stays in the scrollback: all that was written after the screen had gone."""
+    after = terminal.raw.rpartition(b"\x1b[?1049l")[2].decode()
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", after)
+
+
+def heads(terminal: Terminal) -> str:
+    return next(line for line in terminal.lines if "1 price" in line or "2 cost" in line)
+
+
+def test_four_columns_fill_at_once_and_stay_side_by_side(
+    open_: Open, speakers: Speakers, daemon: FakeDaemon
+) -> None:
+    terminal = open_()
+    terminal.wait_for("Ctrl+C stop all")
+    speakers.event("progress", choice=0, stage="extend", done=45, total=100)
+    terminal.wait_for("reading the prompt 45%")
+    assert [name in heads(terminal) for name in NAMES] == [True] * 4
+    assert "report-q3 · 4 what-ifs at d9f1 · tiny fp32" in terminal.text
+    for number in range(3):  # a step gives each of them a word
+        speakers.say_all(f"says word {number}. ")
+        terminal.wait_for(lambda t, n=number: t.text.count(f"word {n}.") == 4)  # type: ignore[misc]
+    assert "4 answering" in terminal.text
+    for choice, text in enumerate(TEXTS):
+        assert f"> {text}" in terminal.text
+        speakers.say(choice, HOSTILE)
+    speakers.end_all()
+    assert terminal.wait_end() == 0
+    lines = left(terminal).splitlines()
+    assert re.split(r"\s{2,}", lines[0]) == [f"[{i + 1}] {NAMES[i]}@a{i}a0" for i in range(4)]
+    for name in NAMES:  # each once
+        assert left(terminal).count(f"{name} says word 0.") == 1
+    assert "[bold]\\x1b[31mred\\x9b你好" in left(terminal)
+    assert "4 branches · shared 8,371 tokens computed once · new 212" in lines
+    assert any("radchat switch 2" in line for line in lines)
+    assert "main@d9f1" not in left(terminal)  # HEAD stays: nobody moved
+    assert daemon.asked("generate")[0]["texts"] == list(TEXTS)
+
+
+def test_at_80_columns_three_are_seen_and_the_fourth_by_going_there(
+    open_: Open, speakers: Speakers
+) -> None:
+    terminal = open_(columns=80)
+    terminal.wait_for("1-3 of 4")
+    speakers.say_all("says hello. ")
+    terminal.wait_for(lambda t: t.text.count("says hello.") == 3)
+    assert "hire" not in terminal.text
+    terminal.type("4")
+    terminal.wait_for("> 4 hire")
+    assert "2-4 of 4" in terminal.text
+    terminal.type("\x1b[C")  # right of the last is the first
+    terminal.wait_for("> 1 price")
+    terminal.type("\x1b[D")
+    terminal.wait_for("> 4 hire")
+    speakers.end_all()
+    assert terminal.wait_end() == 0
+    order = [left(terminal).index(f"[{i + 1}] {name}@") for i, name in enumerate(NAMES)]
+    assert order == sorted(order)  # four have no room beside each other
+    assert [left(terminal).count(f"{name} says hello.") for name in NAMES] == [1] * 4
+
+
+def test_at_40_columns_each_has_a_line_and_the_selected_one_its_text(
+    open_: Open, speakers: Speakers
+) -> None:
+    terminal = open_(columns=40)
+    terminal.wait_for("> 1 price")
+    speakers.say_all("says quite a few words, and these are the last")
+    terminal.wait_for(lambda t: t.text.count("the last") >= 5)
+    lines = terminal.lines
+    assert lines[1].startswith("> 1 price  answering  ")
+    assert lines[1].endswith("the last")
+    assert lines[4].startswith("  4 hire  answering  ")
+    assert lines[5] == "=" * 40
+    assert lines[6] == "> price -10 %"
+    speakers.end_all()
+    assert terminal.wait_end() == 0
+
+
+def test_esc_stops_the_selected_one_and_the_others_go_on(
+    open_: Open, speakers: Speakers, daemon: FakeDaemon
+) -> None:
+    terminal = open_()
+    terminal.wait_for("> 1 price")
+    speakers.say_all("says this. ")
+    terminal.type("\t")
+    terminal.wait_for("> 2 cost")
+    terminal.type("\x1b")
+    terminal.wait_for("1 stopped")
+    assert daemon.asked("cancel") == [{"request": "r1", "choice": 1}]
+    speakers.say(0, "And that.")
+    terminal.wait_for("And that.")
+    terminal.type("\x1b")  # it has ended: there is nothing to stop
+    speakers.say(3, "And so on.")
+    terminal.wait_for("And so on.")
+    speakers.end_all()
+    assert terminal.wait_end() == 0
+    assert len(daemon.asked("cancel")) == 1
+    assert "(stopped, 12 tokens" in left(terminal)
+
+
+@pytest.mark.parametrize("key", ["\x03", "SIGINT"])
+def test_ctrl_c_stops_all_and_says_what_is_kept(
+    open_: Open, speakers: Speakers, daemon: FakeDaemon, key: str
+) -> None:
+    terminal = open_()
+    terminal.wait_for("> 1 price")
+    speakers.say_all("says this. ")
+    terminal.wait_for("hire says this.")
+    if key == "SIGINT":
+        terminal.child.kill(signal.SIGINT)
+    else:
+        terminal.type(key)
+    assert terminal.wait_end() == 130
+    assert daemon.asked("cancel") == [{"request": "r1"}]
+    assert left(terminal).count("says this.") == 4
+    kept = "cancelled: what came so far is kept in report-q3 · 1 price, 2 cost, 3 volume, 4 hire"
+    assert f"{kept}; `radchat switch 1` goes to one" in left(terminal)
+
+
+def test_a_daemon_that_does_not_answer_a_stop_is_left(
+    open_: Open, speakers: Speakers, daemon: FakeDaemon
+) -> None:
+    daemon.script["cancel"] = {"cancelled": True}  # and goes on
+    terminal = open_()
+    terminal.wait_for("> 1 price")
+    speakers.say_all("says this. ")
+    terminal.wait_for("hire says this.")
+    terminal.type("\x03")
+    terminal.wait_for("4 stopping")
+    terminal.type("\x03")
+    assert terminal.wait_end() == 130
+    assert left(terminal).count("says this.") == 4
+    speakers.say_all("more")  # to nobody
+    assert daemon.noticed_cancel.wait(60)
+
+
+def test_a_window_that_is_resized_is_painted_anew(open_: Open, speakers: Speakers) -> None:
+    terminal = open_(columns=120)
+    terminal.wait_for("> 1 price")
+    speakers.say_all("says some words that take a line or two here. ")
+    terminal.wait_for("line or two here.")
+    for columns, seen in ((80, 3), (200, 4), (60, 2)):
+        terminal.resize(24, columns)
+        speakers.say_all("More. ")
+        terminal.wait_for(lambda t, n=seen: t.text.count("says some words") == n)  # type: ignore[misc]
+    speakers.end_all()
+    assert terminal.wait_end() == 0
+    assert left(terminal).count("says some words") == 4
+
+
+def test_a_long_answer_scrolls(open_: Open, speakers: Speakers) -> None:
+    terminal = open_()
+    terminal.wait_for("> 1 price")
+    speakers.say(0, "".join(f"line {i}\n" for i in range(50)))
+    terminal.wait_for("line 49")
+    assert "line 10\n" not in terminal.text
+    terminal.type("\x1b[H")
+    terminal.wait_for("line 0")
+    assert " of 53 " in terminal.text  # what was asked, a blank line, and the empty last one
+    speakers.say(0, "line 50\n")
+    speakers.say(1, "so?")
+    terminal.wait_for("so?")
+    assert "line 50" not in terminal.text
+    terminal.type("\x1b[F")
+    terminal.wait_for("line 50")
+    speakers.end_all()
+    assert terminal.wait_end() == 0
+    assert re.findall(r"line (\d+)", left(terminal)) == [str(i) for i in range(51)]
+
+
+def test_an_error_in_the_middle_gives_the_terminal_back(open_: Open, speakers: Speakers) -> None:
+    terminal = open_()
+    terminal.wait_for("> 1 price")
+    speakers.say_all("says this. ")
+    terminal.wait_for("hire says this.")
+    speakers.fail(RadchatError("the engine \x1b[2J broke"))
+    assert terminal.wait_end() == 1
+    assert left(terminal).count("says this.") == 4
+    assert "error: the engine \\x1b[2J broke" in left(terminal)
+
+
+def test_sigterm_gives_the_terminal_back(open_: Open, speakers: Speakers) -> None:
+    terminal = open_()
+    terminal.wait_for("> 1 price")
+    speakers.say_all("says this. ")
+    terminal.wait_for("hire says this.")
+    terminal.child.kill(signal.SIGTERM)
+    assert terminal.wait_end() == 143
+    assert left(terminal).count("says this.") == 4
+
+
+def test_notices_are_seen_at_once_and_stay(open_: Open, speakers: Speakers) -> None:
+    terminal = open_()
+    terminal.wait_for("> 1 price")
+    speakers.event("notice", text="this recomputes 8,371 tokens", code="recompute")
+    terminal.wait_for("4 waiting · this recomputes 8,371 tokens")
+    speakers.end_all()
+    assert terminal.wait_end() == 0
+    assert "this recomputes 8,371 tokens\n" in left(terminal)
+
+
+def test_no_color_has_no_colour_and_marks_the_selection(open_: Open, speakers: Speakers) -> None:
+    terminal = open_(NO_COLOR="1")
+    terminal.wait_for("> 1 price")
+    speakers.end_all()
+    assert terminal.wait_end() == 0
+    assert re.findall(rb"\x1b\[(?:[0-9;]*;)?[34][0-9](?:;[0-9]+)*m", terminal.raw) == []
+
+
+@pytest.mark.parametrize("how", [{"TERM": "dumb"}, "--plain"], ids=str)
+def test_without_a_screen_each_is_written_when_whole(
+    open_: Open, speakers: Speakers, how: str | dict[str, str]
+) -> None:
+    env = how if isinstance(how, dict) else {}
+    terminal = open_(*([how] if isinstance(how, str) else []), "what-if", *TEXTS, **env)
+    speakers.say_all("says this.")
+    speakers.end(1)
+    speakers.end(0)
+    terminal.wait_for("[2] cost@a1a0")
+    assert "[1] price@a0a0\nprice says this.\n\n[2] cost@a1a0\ncost says this." in terminal.text
+    speakers.end_all()
+    assert terminal.wait_end() == 0
+    assert b"\x1b" not in terminal.raw.replace(b"\r\x1b[2K", b"")
+
+
+# --- piped ---
+
+
+def whole(speakers: Speakers) -> None:
+    speakers.say_all(f"says {HOSTILE}.")
+    for choice in (2, 0, 3, 1):
+        speakers.end(choice)
+
+
+def test_piped_they_come_in_the_order_of_their_numbers(run: Run, speakers: Speakers) -> None:
+    whole(speakers)
+    done = run("what-if", *TEXTS)
+    assert done.code == 0, done.err
+    assert done.out == "".join(
+        f"[{i + 1}] {name}@a{i}a0\n{name} says [bold]\\x1b[31mred\\x9b你好.\n\n"
+        for i, name in enumerate(NAMES)
+    )
+    assert done.err.splitlines() == [
+        "4 branches · shared 8,371 tokens computed once · new 212",
+        "`radchat switch 2` goes to one, `radchat compare 1 2` sets two side by side",
+    ]
+
+
+def test_json_is_one_document_with_every_branch(run: Run, speakers: Speakers) -> None:
+    whole(speakers)
+    done = run("what-if", *TEXTS, "--json")
+    assert (done.code, done.err, done.out.count("\n")) == (0, "", 1)
+    document = json.loads(done.out)
+    assert [branch["branch"] for branch in document["branches"]] == NAMES
+    assert document["shared"] == SHARED
+    assert {"session", "parent", "usage", "cache"} <= set(document)
+
+
+def test_a_closed_pipe_ends_quietly_and_stops_them(
+    home: Path, daemon: FakeDaemon, speakers: Speakers
+) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    speakers.say_all("says this.")
+    speakers.end(0)
+    try:
+        done = subprocess.run(
+            radchat("--daemon", str(daemon.path), "what-if", *TEXTS),
+            env=clean_env(home, RADCHAT_MODEL="tiny"),
+            stdin=subprocess.DEVNULL,
+            stdout=write,
+            stderr=subprocess.PIPE,
+            timeout=60,
+            check=False,
+        )
+    finally:
+        os.close(write)
+    assert (done.returncode, done.stderr) == (0, b"")
+    for _ in range(3):  # to nobody: the second write or so tells
+        speakers.say(1, "more")
+    assert daemon.noticed_cancel.wait(60)
+
+
+def test_what_was_cut_off_is_told_with_its_number(run: Run, speakers: Speakers) -> None:
+    speakers.say_all("says this.")
+    speakers.end(1, "length")
+    speakers.end_all()
+    done = run("what-if", *TEXTS)
+    assert "cut off: 2 after 12 tokens: switch to one, then radchat continue goes on" in done.err
+
+
+def test_one_that_failed_does_not_hide_the_others(run: Run, speakers: Speakers) -> None:
+    speakers.say_all("says this.")
+    speakers.event("notice", text="cost-5: the engine could not go on", code="ended")
+    speakers.end(1, "error")
+    speakers.end_all()
+    done = run("what-if", *TEXTS)
+    assert done.code == 0
+    assert done.out.count("says this.") == 4
+    assert "the engine could not go on" in done.err
+
+
+# --- what is asked ---
+
+
+def test_what_is_asked_of_the_daemon(run: Run, daemon: FakeDaemon) -> None:
+    Speakers(daemon, ["price -10 %"], samples=3).end_all()
+    line = ["whatif", "price -10 %", "-N", "3", "--at", "HEAD~2", "--seed-base", "7", "--temp", "1"]
+    done = run(*line)
+    assert done.code == 0, done.err
+    sent = daemon.asked("generate")[0]
+    assert (sent["kind"], sent["texts"], sent["n"]) == ("what-if", ["price -10 %"], 3)
+    assert (sent["at"], sent["options"]) == ("HEAD~2", {"seed": 7, "temperature": 1.0})
+
+
+def test_piped_text_comes_before_each(run: Run, daemon: FakeDaemon, speakers: Speakers) -> None:
+    speakers.end_all()
+    done = run("what-if", "one", "two", text=b"a document\n")
+    assert done.code == 0, done.err
+    sent = daemon.asked("generate")[0]
+    assert sent["texts"] == ["a document\n\none", "a document\n\ntwo"]
+
+
+@pytest.mark.parametrize("words", [["-"], []])
+def test_without_a_text_the_lines_of_stdin_are_the_texts(
+    run: Run, daemon: FakeDaemon, speakers: Speakers, words: list[str]
+) -> None:
+    speakers.end_all()
+    assert run("what-if", *words, text=b"one \n\n two words\n").code == 0
+    assert daemon.asked("generate")[0]["texts"] == ["one", "two words"]
+
+
+def test_with_a_number_all_of_stdin_is_the_text(run: Run, daemon: FakeDaemon) -> None:
+    Speakers(daemon, ["x"], samples=2).end_all()
+    assert run("what-if", "-N", "2", text=b"one\ntwo\n").code == 0
+    assert daemon.asked("generate")[0]["texts"] == ["one\ntwo"]
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "told"),
+    [
+        ((), 2, "nothing to ask"),
+        (("",), 2, "an empty TEXT"),
+        (("one", "two", "-N", "2"), 2, "-N 2 is for one TEXT, and here are 2"),
+        (("one", "-N", "0"), 2, "-N 0: want 1 or more"),
+        (("one", "--seed", "1", "--seed-base", "2"), 2, "take one of them"),
+        (("-", "--no-stdin"), 2, "give one of them"),
+        (("-",), 42, "stdin was empty"),
+    ],
+)
+def test_what_cannot_be_asked_is_said(
+    run: Run, daemon: FakeDaemon, line: tuple[str, ...], code: int, told: str
+) -> None:
+    done = run("what-if", *line)
+    assert (done.code, done.out) == (code, "")
+    assert told in done.err
+    assert daemon.asked("generate") == []
+
+
+# --- in a chat ---
+
+
+def test_in_a_chat_head_stays_and_the_answers_stay_on_the_screen(
+    open_: Open, speakers: Speakers, daemon: FakeDaemon
+) -> None:
+    terminal = open_("chat", "-c")
+    terminal.wait_for("> ")
+    terminal.type("/what-if 'price -10 %' 'cost -5 %' 'volume +20 %' \"hire two\"\r")
+    terminal.wait_for("> 1 price")
+    speakers.say_all("says this. ")
+    terminal.wait_for("hire says this.")
+    speakers.end_all()
+    terminal.wait_for("`/switch 2` goes to one, `/compare 1 2` sets two side by side")
+    terminal.wait_for(lambda t: t.lines[-1] == ">" or t.text.endswith("\n>"))
+    assert left(terminal).count("says this.") == 4
+    sent = daemon.asked("generate")[0]
+    assert sent["texts"] == list(TEXTS)
+    terminal.type("/switch 2\r")
+    wait_until(lambda: bool(daemon.asked("switch")))
+    asked = daemon.asked("switch")[0]
+    assert asked["ref"] == "2"
+    assert asked["head"] == {"branch": "main", "message": long("d9f1")}
+
+
+def test_in_a_chat_a_line_each_and_ctrl_c_leaves_the_chat_open(
+    open_: Open, speakers: Speakers, daemon: FakeDaemon
+) -> None:
+    terminal = open_("chat", "-c")
+    terminal.wait_for("> ")
+    terminal.type("/whatif\nprice -10 %\ncost -5 %\nvolume +20 %\nhire two")
+    terminal.wait_for("hire two")
+    terminal.type("\r")
+    terminal.wait_for("> 1 price")
+    assert daemon.asked("generate")[0]["texts"] == list(TEXTS)
+    speakers.say_all("says this. ")
+    terminal.wait_for("hire says this.")
+    terminal.type("\x03")
+    terminal.wait_for("cancelled: what came so far is kept in 1 price, 2 cost, 3 volume, 4 hire")
+    terminal.type("/what-if\r")
+    terminal.wait_for('/what-if "TEXT" "TEXT"...')
+    terminal.type("/bye\r")
+    assert terminal.wait_end() == 0
+
+
+def test_retry_k_in_a_chat_is_seen_in_columns_too(open_: Open, daemon: FakeDaemon) -> None:
+    speakers = Speakers(daemon, [], samples=4)
+    terminal = open_("chat", "-c")
+    terminal.wait_for("> ")
+    terminal.type("/retry 4\r")
+    terminal.wait_for("4 answers at c0c0")
+    speakers.say_all("says this. ")
+    terminal.wait_for(lambda t: t.text.count("says this.") == 4)
+    speakers.end_all()
+    terminal.wait_for("4 branches")
+    assert daemon.asked("generate")[0]["n"] == 4
