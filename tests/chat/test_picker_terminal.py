@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from radchat.errors import Busy, RadchatError, UsageError
+from tests.chat.conftest import Open
 from tests.chat.fake_server import FakeDaemon
-from tests.chat.test_chat_terminal import at_prompt, chat, sent
+from tests.chat.talking import sent
+from tests.chat.test_chat_terminal import at_prompt
 from tests.chat.trees import chain, long, report
 from tests.e2e.harness import Terminal
 
-__all__ = ["chat"]  # a fixture
-Open = Callable[..., Terminal]
 KEYS = {"up": "\x1b[A", "down": "\x1b[B", "end": "\x1b[F", "home": "\x1b[H", "left": "\x1b[D"}
 
 
@@ -61,10 +60,10 @@ def tree(daemon: FakeDaemon) -> Tree:
     return Tree(daemon)
 
 
-def opened(chat: Open, **more: Any) -> Terminal:
-    terminal = chat("chat", "-c", **more)
+def opened(chat: Open, by: str = "/tree\r") -> Terminal:
+    terminal = chat("chat", "-c")
     terminal.wait_for(at_prompt)
-    terminal.type("/tree\r")
+    terminal.type(by)
     terminal.wait_for("q leave")
     return terminal
 
@@ -82,7 +81,7 @@ def row(terminal: Terminal, text: str) -> str:
 def test_a_walk_labels_prunes_finds_and_takes_a_message_back_to_the_editor(
     chat: Open, daemon: FakeDaemon, tree: Tree
 ) -> None:
-    terminal = opened(chat)
+    terminal = opened(chat, by="\x1b\x1b")
     assert row(terminal, "d9f1").startswith(">          d9f1 asst Revenue would fall...")
     assert row(terminal, "d9f1").endswith("<- HEAD G")
     assert "価格を10％下げたら\\x1b[2J?" in row(terminal, "c2aa")
