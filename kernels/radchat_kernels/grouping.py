@@ -134,14 +134,15 @@ def _fold(run: _Run, limits: Limits) -> None:
     row ends here.
     """
     num_tokens = run.end - run.begin
-    if len(run.readers) == 1 or num_tokens >= limits.fold_below:
+    if len(run.readers) == 1 or num_tokens >= max(limits.fold_below, limits.share_from):
         return
     going_on = {id(reader) for child in run.children for reader in child.readers}
     ending = [reader for reader in run.readers if id(reader) not in going_on]
     children = [child for child in run.children if child.begin == run.end]
     rows = sum([len(reader.item.rows) for child in children for reader in child.readers])
     more = (len(children) + bool(ending) - 1) * num_tokens
-    if more >= 2 * rows * limits.group + (0 if ending else ITEM_COSTS):
+    saved = 2 * rows * limits.group + (0 if ending else ITEM_COSTS)
+    if num_tokens >= limits.share_from and more >= saved:
         return
     for child in children:
         child.begin = max(run.begin, _first_seen(child.readers))

@@ -46,6 +46,7 @@ class Limits:
     """What a device wants of the items. The default is a CPU's: a sequence an item, unsplit."""
 
     shared: bool = False  # rows that share a run of tokens read it once
+    share_from: int = 0  # tokens: shorter shared runs never stay one, whatever that saves
     fold_below: int = 0  # tokens: shared runs at least as long always stay one (``grouping``)
     chunk: tuple[int, int] | None = None  # tokens of an item, and most of a narrow one; None: any
     block_tokens: int = 64  # chunks are multiples of this

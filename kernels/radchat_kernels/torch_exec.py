@@ -21,7 +21,7 @@ from torch import Tensor
 
 from radchat_kernels.plan import Plan
 from radchat_kernels.torch_ops import attention
-from radchat_kernels.torch_prepare import Call, Padded, Prepared, prepared
+from radchat_kernels.torch_prepare import Call, Padded, Piece, Prepared, prepared
 
 # Measured on 2 cores (Xeon with AMX), 9 heads on 3 KV heads × 64; docs/adr/0005-attention-plan.md.
 FOLD_MAX_ROWS = 64  # up to here a KV head's query heads go into the query axis (1.5 × at 41 rows)
@@ -82,46 +82,32 @@ def _attend(
     out = torch.empty_like(q) if made.covers_all else torch.zeros_like(q)
     parts = q.new_empty((made.num_parts, num_heads, dim), dtype=_exact(q.dtype))
     lses = q.new_empty((made.num_parts, num_heads), dtype=_exact(q.dtype))
+    places = (out, lse_out), (parts, lses)
     for call in made.calls:
-        o, lse = _run(q, copied if call.gathered else pool, call, scoring)
-        for begin, count, is_only, to in call.pieces:
-            if not is_only:
-                parts[to : to + count] = o[begin : begin + count]
-                lses[to : to + count] = lse[begin : begin + count]
-                continue
-            out[to : to + count] = o[begin : begin + count]
-            if lse_out is not None:
-                lse_out[to : to + count] = lse[begin : begin + count]
+        _place(call.pieces, _run(q, copied if call.gathered else pool, call, scoring), *places)
     if made.padded is not None:
-        o, lse = _run_padded(q, k_slots, v_slots, made.padded, scoring)
-        _place_padded(made.padded, o, lse, (out, lse_out), (parts, lses))
+        found = _run_padded(q, k_slots, v_slots, made.padded, scoring)
+        _place(made.padded.pieces, found, *places)
     for merging in made.merges:
-        end = merging.begin + merging.num_parts * len(merging.rows)
-        shape = (merging.num_parts, len(merging.rows), num_heads)
+        end = merging.begin + merging.num_parts * merging.num_rows
+        shape = (merging.num_parts, merging.num_rows, num_heads)
         lse = lses[merging.begin : end].view(shape)
-        merged = merge(parts[merging.begin : end].view(*shape, dim), lse)
-        out.index_copy_(0, merging.rows, merged.to(q.dtype))
+        out[merging.rows] = merge(parts[merging.begin : end].view(*shape, dim), lse).to(q.dtype)
         if lse_out is not None:
-            lse_out.index_copy_(0, merging.rows, lse.logsumexp(dim=0))
+            lse_out[merging.rows] = lse.logsumexp(dim=0)
     return out
 
 
-def _place_padded(
-    padded: Padded,
-    o: Tensor,
-    lse: Tensor,
+def _place(
+    pieces: list[Piece],
+    found: tuple[Tensor, Tensor],
     out: tuple[Tensor, Tensor | None],
     parts: tuple[Tensor, Tensor],
 ) -> None:
-    if padded.only is not None:
-        index, rows = padded.only
-        out[0].index_copy_(0, rows, o.index_select(0, index))
-        if out[1] is not None:
-            out[1].index_copy_(0, rows, lse.index_select(0, index).to(out[1].dtype))
-    if padded.parts is not None:
-        index, places = padded.parts
-        parts[0].index_copy_(0, places, o.index_select(0, index).to(parts[0].dtype))
-        parts[1].index_copy_(0, places, lse.index_select(0, index))
+    for begin, count, is_only, to in pieces:
+        for source, target in zip(found, out if is_only else parts, strict=True):
+            if target is not None:
+                target[to : to + count] = source[begin : begin + count]
 
 
 def _exact(dtype: torch.dtype) -> torch.dtype:
@@ -134,6 +120,9 @@ def merge(o: Tensor, lse: Tensor) -> Tensor:
 
     A part of no tokens has o = 0 and lse = -inf; a row of such parts only gives 0, not NaN.
     """
+    if len(o) == 2:
+        weight = (lse[1] - lse[0]).sigmoid_().nan_to_num_()  # NaN: both are of no tokens
+        return o[0].lerp(o[1], weight.unsqueeze(-1))
     nothing = lse.amax(dim=0) == -torch.inf
     weights = lse.softmax(dim=0).masked_fill(nothing, 0.0)
     return (o * weights.unsqueeze(-1)).sum(dim=0)

@@ -7,7 +7,12 @@ from torch import Tensor
 from radchat_kernels import torch_exec, torch_int4, torch_rows, torch_sample
 from radchat_kernels.executor import Heads
 from radchat_kernels.plan import Limits, Plan
+from radchat_kernels.torch_prepare import PADDED_MAX_TOKENS
 from radchat_kernels.upload import upload_all
+
+# Measured: benchmarks/LOG.md, 2026-11-30. As many tokens as lone rows read in one padded call.
+SHARE_FROM = PADDED_MAX_TOKENS
+MOST_BYTES = 2  # of an element of shared plans: 16 bits, where rounding is far above a merge's
 
 
 class TorchExecutor:
@@ -30,8 +35,12 @@ class TorchExecutor:
         return ""
 
     def limits(self, heads: Heads, element_size: int) -> Limits:  # noqa: ARG002 - of whatever shape
-        """Plans as a CPU's caches like them: a sequence by itself."""
-        return Limits()
+        """Plans as a CPU's caches like them: only long runs are worth an item of their own.
+
+        Of 32 and 64 bits (``--exact``) each sequence by itself: what an answer is must not hang on
+        who runs beside it, and a merge rounds (docs/adr/0021).
+        """
+        return Limits(shared=element_size <= MOST_BYTES, share_from=SHARE_FROM)
 
     def attend(
         self,

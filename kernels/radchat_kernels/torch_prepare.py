@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from typing import Any
 
@@ -19,6 +19,9 @@ from radchat_kernels.plan import Item, Plan
 # Measured on 2 cores (Xeon with AMX), 9 heads on 3 KV heads × 64; docs/adr/0005-attention-plan.md.
 MIN_RUN_TOKENS = 512  # shorter runs on average: one gather costs less than a call for each run
 PADDED_MAX_TOKENS = 256  # lone rows up to here: copying costs less than a call for each row
+
+
+Piece = tuple[int, int, bool, int]  # from row, rows, whether they are the rows' only part, to row
 
 
 @dataclass(slots=True)
@@ -37,7 +40,7 @@ class Call:
     num_tokens: int
     causal: bool
     mask: Tensor | None  # [1, 1, count, num_tokens], 0 or -inf
-    pieces: list[tuple[int, int, bool, int]]  # (from row, rows, is the row's only part, to row)
+    pieces: list[Piece]
 
 
 @dataclass(slots=True)
@@ -49,8 +52,7 @@ class Padded:
     slots: Tensor  # [B * num_tokens]; padding repeats a row's last slot, which is written
     num_tokens: int
     mask: Tensor | None  # [B, 1, 1, num_tokens], 0 or -inf
-    only: tuple[Tensor, Tensor] | None = None  # (index into rows, row of the output)
-    parts: tuple[Tensor, Tensor] | None = None  # (index into rows, slot among the parts)
+    pieces: list[Piece] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -59,7 +61,8 @@ class Merge:
 
     num_parts: int
     begin: int
-    rows: Tensor  # [R]
+    num_rows: int  # R
+    rows: slice | Tensor  # [R]
 
 
 @dataclass(slots=True)
@@ -90,12 +93,10 @@ def _move(made: Prepared, device: torch.device) -> None:
     """All tensors to the device."""
     parts: list[Any] = [made, *made.calls, *made.merges]
     for part in [*parts, made.padded] if made.padded else parts:
-        for field in fields(part):
-            value = getattr(part, field.name)
+        for each in fields(part):
+            value = getattr(part, each.name)
             if isinstance(value, Tensor):
-                setattr(part, field.name, value.to(device))
-            elif field.name in ("only", "parts") and value is not None:
-                setattr(part, field.name, tuple(each.to(device) for each in value))
+                setattr(part, each.name, value.to(device))
 
 
 def _prepare(plan: Plan, num_rows: int, dtype: torch.dtype) -> Prepared:
@@ -244,14 +245,19 @@ def _place(
     for begin, end, index, offset in spans:
         for block in range(bisect_left(edges, begin), bisect_left(edges, end)):
             covers[block].append((index, offset))
-    only: list[tuple[int, int]] = []
-    parts: list[tuple[int, int]] = []
 
     def place(index: int, at: int, count: int, is_only: bool, to: int) -> None:
-        if index < len(calls):
-            calls[index].pieces.append((at, count, is_only, to))
+        if index >= len(calls):
+            assert padded is not None
+            at, pieces = index - len(calls), padded.pieces
         else:
-            (only if is_only else parts).append((index - len(calls), to))
+            pieces = calls[index].pieces
+        if pieces:
+            begin, done, was_only, went = pieces[-1]
+            if (begin + done, was_only, went + done) == (at, is_only, to):
+                at, count, to = begin, done + count, went
+                pieces.pop()
+        pieces.append((at, count, is_only, to))
 
     num_parts, merges = 0, []
     for n in sorted({len(c) for c in covers}):
@@ -264,16 +270,8 @@ def _place(
                 place(index, begin + offset, end - begin, n == 1, to)
             done += end - begin
         if n > 1:
-            merges.append(Merge(n, num_parts, torch.tensor(rows)))
+            lie = slice(rows[0], rows[-1] + 1)
+            is_run = lie.stop - lie.start == len(rows)
+            merges.append(Merge(n, num_parts, len(rows), lie if is_run else torch.tensor(rows)))
             num_parts += n * len(rows)
-    if padded is not None:
-        padded.only = _columns(only)
-        padded.parts = _columns(parts)
     return merges, num_parts, all(covers)
-
-
-def _columns(pairs: list[tuple[int, int]]) -> tuple[Tensor, Tensor] | None:
-    if not pairs:
-        return None
-    first, second = torch.tensor(pairs).T.contiguous()
-    return first, second

@@ -87,14 +87,13 @@ class Together:
             each.say_branch(each.begun.answers[0].placed)
         try:
             given = [each.submitting() for each in self.requests]
-            entering = self._worker.submit_all(loaded.key, given)
-            for each in self.requests:
-                each.submitted()
-            await entering
+            await self._worker.submit_all(loaded.key, given)
         except Exception:
             for each in self.requests:
-                each.refused()
+                each.submitted(is_refused=True)
             raise
+        for each in self.requests:
+            each.submitted()
 
     async def _session(self) -> Session:
         return await self._desk.run(lambda: self._store.session(self.session))

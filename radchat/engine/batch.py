@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from radchat.engine.choice import Choice
 from radchat.engine.request import Priority
 
+log = logging.getLogger(__name__)
 Urgency = Callable[[Choice], tuple[float, float]]
 
 
@@ -73,3 +75,26 @@ def _chunk_end(choice: Choice, room: int, page_size: int) -> int:
     if room >= last - start:
         return last
     return start + max(0, room - (start + room) % page_size)
+
+
+def tell(number: int, work: Sequence[Work]) -> None:
+    """One line of the log a step, at debug: who ran in it, ``+N`` with N tokens of a prompt.
+
+    Of a request only the beginning of its id, and of a choice its number: never any text.
+    """
+    if not log.isEnabledFor(logging.DEBUG):
+        return
+    rows = [each.end - each.start for each in work]
+    log.debug(
+        "step %d: extend %d rows, decode %d rows: %s",
+        number,
+        sum(num for num in rows if num > 1),
+        rows.count(1),
+        " ".join(map(_name, work)),
+    )
+
+
+def _name(work: Work) -> str:
+    head, dot, part = work.choice.request.id.partition(".")  # a what-if's requests: id, id.1, id.2
+    num = work.end - work.start
+    return f"{head[:4]}{dot}{part[:4]}/{work.choice.index}" + (f"+{num}" if num > 1 else "")

@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor
 
 from radchat.engine import sampling
-from radchat.engine.batch import Work
+from radchat.engine.batch import Work, tell
 from radchat.engine.block_store import BlockStore
 from radchat.engine.checks import Poison, check_idle, check_request, wants_checks
 from radchat.engine.choice import Group
@@ -272,6 +272,7 @@ class Engine(Outside):
         singles = sum(each.end - each.start == 1 for each in work)
         self._meters.ran(extend, singles, self._clock() - begin)
         self._meters.steps += 1
+        tell(self._meters.steps, work)
         with self._meters.timed("sample"):
             draws, owners = self._delivery.advance(work, logits, events)
             drawn = or_on_cpu(lambda there: self._sample(there, draws), logits)

@@ -21,7 +21,7 @@ from radchat.engine.prefix_cache import PrefixCache
 from radchat.engine.request import Event, Ids, Request
 from radchat.engine.scheduler_options import SchedulerOptions
 from radchat_kernels.executor import Executor, choose
-from radchat_kernels.plan import Plan, Segment, plan
+from radchat_kernels.plan import Limits, Plan, Segment, plan
 from tests.engine.general_toys import KINDS, opened, their_logits
 from tests.engine.tiny import tiny_model
 from tests.fakes import ByteTokenizer, drain, finished, greedy, output
@@ -33,7 +33,9 @@ EXACT = (torch.float64, torch.float32)
 
 
 class TinyModel:
-    """A model with the limits the engine asks for; keeps the last logits and their positions."""
+    """A model with the limits the engine asks for; keeps the last logits and their positions,
+    and the plans of all steps since ``plans`` was cleared.
+    """
 
     def __init__(
         self,
@@ -54,6 +56,7 @@ class TinyModel:
         self.context_length = 512
         self.logits = torch.empty(0)
         self._at = torch.empty(0)
+        self.plans: list[Plan] = []
 
     def _open(self, kind: str) -> Forward:
         config, weights, _ = tiny_model(kind, **self.overrides)
@@ -83,6 +86,7 @@ class TinyModel:
         logit_rows: Tensor,
     ) -> Tensor:
         self._at = positions.index_select(0, logit_rows)
+        self.plans.append(plan)
         self.logits = self.decoder.forward(ids, positions, slots, plan, pool, logit_rows)
         return self.logits
 
@@ -151,9 +155,12 @@ class Bench:
         on: TinyModel | None = None,
         device: Device | None = None,
         clock: Callable[[], float] = time.monotonic,
+        limits: Limits | None = None,
         **options: Any,
     ) -> None:
-        """``on``: a model of ``kind`` and ``dtype`` that runs otherwise than by default."""
+        """``on``: a model of ``kind`` and ``dtype`` that runs otherwise than by default.
+        ``limits``: of steps' plans, other than the executor's.
+        """
         self.kind, self.dtype = kind, dtype
         self.model = on or model(kind, dtype)
         self.pool = self.model.pool(pool_tokens // PAGE + 1)
@@ -168,7 +175,8 @@ class Bench:
             check=True,
             device=device or Device(self.model.device),
             executor=self.model.executor,
-            limits=self.model.executor.limits(
+            limits=limits
+            or self.model.executor.limits(
                 heads_of(self.model.config), self.pool.data.element_size()
             ),
         )

@@ -149,6 +149,15 @@ def test_a_short_run_is_read_with_each_row_s_own() -> None:
     assert items(step, Limits(shared=True, fold_below=5)) == {((0,), 0, 16), ((1,), 0, 16)}
 
 
+@pytest.mark.parametrize(("pages", "is_shared"), [(3, False), (4, True)])
+def test_a_cpu_shares_long_runs_only_however_many_read_them(pages: int, is_shared: bool) -> None:
+    """12 tokens against 16; forty rows would pay for either."""
+    step = lone(*([*range(9, 9 + pages), 100 + n] for n in range(40)))
+    wants = Limits(shared=True, share_from=16)
+    assert ((tuple(range(40)), 0, 4 * pages) in items(step, wants)) is is_shared
+    assert len(items(step, wants)) == 40 + is_shared
+
+
 def test_many_branches_keep_a_run_that_two_would_fold() -> None:
     few, many = (lone(*([9, 10, 11, 1 + n, 1] for n in range(count))) for count in (2, 40))
     wants = Limits(shared=True, fold_below=32)

@@ -52,6 +52,7 @@ def limits(**fixed: Any) -> st.SearchStrategy[Limits]:
     """Small enough to cut, tile and fold steps of a few dozen tokens."""
     asked: dict[str, st.SearchStrategy[Any]] = {
         "shared": st.booleans(),
+        "share_from": st.sampled_from([0, 5, 30]),
         "fold_below": st.sampled_from([0, 3, 8, 40]),
         "chunk": st.sampled_from([None, (2, 8), (4, 64)]),
         "block_tokens": st.sampled_from([1, 2, 8]),
