@@ -49,8 +49,9 @@ EventName = Literal[
     "progress",  # {"stage": "load"|"queue"|"extend"|"restore"|"verify", "done", "total", "text"}
     "init",  # {"request", "session", "name", "branch", "parent", "user", "messages", "branches", …}
     "start",  # {"input_tokens", "cached": {"device", "host", "disk"}, "computed", "choice"}
-    "delta",  # {"choice", "text"}; choice: which of the command's answers, from 0
-    "reasoning",  # {"choice", "text"}
+    "delta",  # {"choice", "text", "tokens"}; choice: which of the command's answers, from 0;
+    #           tokens: how many it has said so far
+    "reasoning",  # {"choice", "text", "tokens"}
     "message",  # one choice has ended: the shape of `ask --json` for it
     "done",  # the whole result: see `generate`
     "error",  # the shape of errors.RadchatError.to_json()

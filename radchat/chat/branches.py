@@ -39,10 +39,13 @@ class Branch:
         return f"{self.number} {self.name}".rstrip()
 
     @property
-    def place(self) -> str:
-        """`[2] cost-5@e1c7`"""
-        at = f"@{self.message[:4]}" if self.message else ""
-        return f"[{self.number}] {self.name}{at}"
+    def label(self) -> str:
+        """`[2] cost-5`, where nothing else tells that it is a heading."""
+        return f"[{self.number}] {self.name}".rstrip()
+
+    @property
+    def at(self) -> str:
+        return f"@{self.message[:4]}" if self.message else ""
 
     @property
     def phase(self) -> str:
@@ -60,8 +63,8 @@ class Branch:
         """The same, with how far it is, how much it has said and how fast."""
         if not self.num_tokens:
             return self.doing if self.phase == "reading" else self.phase
-        said = [self.phase, counted(self.num_tokens, "token")]
-        return ", ".join([*said, rate(self._speed)] if self._speed else said)
+        said = [counted(self.num_tokens, "token"), *([rate(self._speed)] if self._speed else [])]
+        return ", ".join(said if self.phase == "answering" else [self.phase, *said])
 
     @property
     def _speed(self) -> float | None:
@@ -139,6 +142,10 @@ class Branches:
     def are_samples(self) -> bool:
         """Answers to the same words."""
         return len({each.user for each in self.all}) == 1
+
+    def ask(self, branch: Branch) -> str:
+        """What to show above its answer: nothing where all were asked the same."""
+        return "" if self.are_samples or not branch.ask else f"> {branch.ask}"
 
     @property
     def counts(self) -> str:

@@ -61,6 +61,21 @@ def _hewn(line: str, columns: int) -> list[str]:
     return [*pieces, piece]
 
 
+def asked(text: str, columns: int) -> list[str]:
+    """The beginning of what was asked."""
+    lines = fold(text, columns) if text else []
+    if len(lines) <= ASK_LINES:
+        return lines
+    return [*lines[: ASK_LINES - 1], cut(f"{lines[ASK_LINES - 1]} ...", columns)]
+
+
+def apart(text: str) -> str:
+    """Without marks at its beginning, which would belong to the letter that stands before it."""
+    while text and cluster_width(text[0]) == 0:
+        text = text[1:]
+    return text
+
+
 def tail(text: str, columns: int) -> str:
     """The end of a line, as much of it as there is room for."""
     kept = list(clusters(text))
@@ -104,11 +119,8 @@ class Cell:
 
     def lines(self, columns: int) -> list[Line]:
         """All of it, what was asked first."""
-        asked = fold(self.ask, columns) if self.ask else []
-        if len(asked) > ASK_LINES:
-            asked = [*asked[: ASK_LINES - 1], cut(f"{asked[ASK_LINES - 1]} ...", columns)]
-        lines: list[Line] = [[("italic", line)] for line in asked]
-        lines += [[]] if asked else []
+        lines: list[Line] = [[("italic", line)] for line in asked(self.ask, columns)]
+        lines += [[]] if lines else []
         return lines + [[(self.style, line)] for line in self.folder.lines(self.text, columns)]
 
     def seen(self, columns: int, rows: int) -> tuple[int, int, list[Line]]:
@@ -205,7 +217,7 @@ def _joined(blocks: Sequence[list[Line]], row: int, columns: int) -> Line:
     for place, block in enumerate(blocks):
         style, text = (block[row] or [("", "")])[0] if row < len(block) else ("", "")
         joined += [("", GAP)] if place else []
-        joined.append((style, pad(text, columns)))
+        joined.append((style, pad(apart(text), columns)))
     return joined
 
 
@@ -217,7 +229,7 @@ def _stacked(
         cell, is_selected = cells[number], number == selected
         told = cut(f"{_marked(cell, is_selected)}  {cell.state}", places.columns)
         left = places.columns - width(told) - len(GAP)
-        words = tail(" ".join(cell.text[-4 * places.columns :].split()), left) if left > 0 else ""
+        words = apart(tail(" ".join(cell.text[-4 * places.columns :].split()), max(left, 0)))
         lines.append([("bold" if is_selected else "", told + (GAP + words if words else ""))])
     cell = cells[selected]
     start, count, seen = cell.seen(places.columns, places.rows)
@@ -229,9 +241,12 @@ def _stacked(
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """An answer that has ended: the lines above it, and its text."""
+    """An answer that has ended."""
 
-    heading: Sequence[str]
+    name: str  # with its number
+    at: str  # its message: `@e1c7`
+    state: str
+    ask: str
     text: str
 
 
@@ -247,20 +262,31 @@ def printed(
 ) -> list[str]:
     """Every answer whole: side by side where all fit, else one after the other.
 
-    Lines may be styled, by ``render`` and by ``title``, which is given the first line of a heading.
+    Lines may be styled, by ``render`` and by ``title``, which is given the first of an answer.
     """
     if not 1 < len(answers) <= fit(columns):
-        return [line for each in answers for line in [*_block(each, columns, render, title), ""]]
+        lines = []
+        for each in answers:
+            lines += [*_heading(each, columns, title), "", *render(each.text, columns), ""]
+        return lines
     wide = room(columns, len(answers))
-    blocks = [_block(each, wide, render, title) for each in answers]
+    headings = [_heading(each, wide, title) for each in answers]
+    rows = max(map(len, headings)) + 1  # all texts begin in one row
+    blocks = [
+        [*heading, *[""] * (rows - len(heading)), *render(each.text, wide)]
+        for heading, each in zip(headings, answers, strict=True)
+    ]
     return [*(_row(row, wide) for row in itertools.zip_longest(*blocks, fillvalue="")), ""]
 
 
-def _block(answer: Whole, columns: int, render: Render, title: Callable[[str], str]) -> list[str]:
-    first, *rest = [line for each in answer.heading for line in fold(each, columns)]
-    return [title(first), *rest, "", *render(answer.text, columns)]
+def _heading(answer: Whole, columns: int, title: Callable[[str], str]) -> list[str]:
+    left = columns - len(answer.at)
+    name = cut(answer.name, left) + answer.at if left > LEAST // 2 else cut(answer.name, columns)
+    state = cut(f"({shorter(answer.state, columns - 2)})", columns)
+    return [title(name), state, *asked(answer.ask, columns)]
 
 
 def _row(cells: Sequence[str], columns: int) -> str:
-    padded = [cell + " " * (columns - width(_STYLING.sub("", cell))) for cell in cells]
+    shown = [apart(cell) for cell in cells]
+    padded = [cell + " " * (columns - width(_STYLING.sub("", cell))) for cell in shown]
     return GAP.join(padded).rstrip()

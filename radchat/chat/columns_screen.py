@@ -154,7 +154,7 @@ class ColumnsScreen:
 
     def _tell(self, cell: Cell, branch: Branch) -> None:
         cell.title, cell.state = branch.title, branch.state
-        cell.ask = "" if self._branches.are_samples or not branch.ask else f"> {branch.ask}"
+        cell.ask = self._branches.ask(branch)
         is_thinking = not branch.text and self._shows_thoughts
         cell.text = branch.thought if is_thinking else branch.text
         cell.style = "italic" if is_thinking else ""

@@ -164,7 +164,7 @@ class ManyView(View):
         self._num_written += 1
         self.status("")
         text = branch.text if branch.text.endswith("\n") else f"{branch.text}\n"
-        self._write(f"{branch.place}\n{text}\n")
+        self._write(f"{branch.label}{branch.at}\n{text}\n")
 
     def _write_rest(self) -> None:
         columns = self.width() if self.shows_screen else None
@@ -172,7 +172,10 @@ class ManyView(View):
             for each in self.branches.all[self._num_written :]:
                 self._write_plain(each)
             return
-        answers = [Whole(heading(each, self.branches), each.text) for each in self.branches.all]
+        answers = [
+            Whole(each.label, each.at, each.state, self.branches.ask(each), each.text)
+            for each in self.branches.all
+        ]
         if self.paints_out:
             from radchat.chat.markdown import rendered
 
@@ -183,16 +186,17 @@ class ManyView(View):
 
     def _tell_end(self) -> None:
         each = self.branches.all
-        cut = [
-            f"{one.number} after {counted(one.num_tokens, 'token')}" for one in each if one.is_cut
-        ]
-        if cut:
-            on = f": switch to one, then {self.continues} goes on" if self.continues else ""
-            self.note(f"cut off: {', '.join(cut)}{on}")
+        cut: dict[int, list[str]] = {}
+        for one in each:
+            if one.is_cut:
+                cut.setdefault(one.num_tokens, []).append(str(one.number))
+        for tokens, numbers in cut.items():
+            self.note(f"cut off after {counted(tokens, 'token')}: {', '.join(numbers)}")
         self.note(shared_line(len(each), self.answer.done.get("shared")))
         if len(each) > 1 and self.continues:
             go = f"`{self.command}switch 2` goes to one"
-            self.note(f"{go}, `{self.command}compare 1 2` sets two side by side")
+            on = f" ({self.continues} there goes on with it)" if cut else ""
+            self.note(f"{go}{on}, `{self.command}compare 1 2` sets two side by side")
 
 
 def header(init: dict[str, Any], branches: Branches) -> str:
@@ -206,12 +210,6 @@ def header(init: dict[str, Any], branches: Branches) -> str:
     model = " ".join(str(init[key]) for key in ("model", "dtype") if init.get(key))
     parts = (str(init.get("name") or ""), f"{what} at {str(at)[:4]}" if at else what, model)
     return one_line(SEPARATOR.join(part for part in parts if part))
-
-
-def heading(branch: Branch, branches: Branches) -> list[str]:
-    """The lines above an answer in the scrollback."""
-    asked = [f"> {branch.ask}"] if branch.ask and not branches.are_samples else []
-    return [branch.place, f"({branch.state})", *asked]
 
 
 def is_many(args: Mapping[str, Any]) -> bool:

@@ -175,11 +175,11 @@ class Listening:
             self._is_warned = True
 
     def _say_words(self, choice: int, reasoning: str, content: str) -> None:
-        number = self.asked.first + choice
-        if reasoning:
-            self._say(Event("reasoning", {"choice": number, "text": reasoning}))
-        if content:
-            self._say(Event("delta", {"choice": number, "text": content}))
+        number, said = self.asked.first + choice, self.choices[choice].ids
+        tokens = len(said) - self.asked.request.said
+        for name, text in (("reasoning", reasoning), ("delta", content)):
+            if text:
+                self._say(Event(name, {"choice": number, "text": text, "tokens": tokens}))
 
     def _pass_on(self, event: engine.Event) -> None:
         if isinstance(event, engine.Started):

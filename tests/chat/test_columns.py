@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -34,8 +35,8 @@ COLUMNS = st.integers(1, 90)
 
 
 def letters(text: str) -> Counter[str]:
-    """What must be there, however it is broken into lines."""
-    return Counter(char for char in text if not char.isspace())
+    """What must be there, however it is broken into lines; marks on nothing are none."""
+    return Counter(char for char in text if not char.isspace() and width(char))
 
 
 @given(TEXTS, COLUMNS)
@@ -83,12 +84,12 @@ def test_a_screen_has_the_rows_and_columns_it_was_asked_for(
 
 @given(st.lists(TEXTS, min_size=1, max_size=8), COLUMNS)
 def test_what_stays_has_every_answer_once_and_whole(texts: list[str], columns: int) -> None:
-    answers = [Whole([f"[{i}] name", "(done)"], text) for i, text in enumerate(texts)]
+    answers = [Whole("0" * 30, "@e1c7", "1, 2, 3", "4 " * 99, text) for text in texts]
     lines = printed(answers, columns)
     assert all(width(line) <= columns for line in lines)
     if columns > 1:
-        wanted = letters("".join(texts) + "".join("".join(each.heading) for each in answers))
-        assert letters("".join(lines)) == wanted
+        headings = printed([replace(each, text="") for each in answers], columns)
+        assert letters("".join(lines)) == letters("".join([*texts, *headings]))
 
 
 @pytest.mark.parametrize(
@@ -153,8 +154,15 @@ def test_the_tail_of_a_line_is_its_end(text: str, columns: int) -> None:
 
 
 def test_styled_lines_stand_in_their_columns() -> None:
-    answers = [Whole(["[1] a"], "x"), Whole(["[2] b"], "y")]
+    answers = [Whole("[1] a", "@a0a0", "done", "", "x"), Whole("[2] b", "", "done", "> so?", "y")]
     bold = "\x1b[1m{}\x1b[0m".format
     lines = printed(answers, 60, render=lambda text, _columns: [bold(text)], title=bold)
-    assert lines[0] == bold("[1] a") + " " * 26 + bold("[2] b")
-    assert lines[2] == bold("x") + " " * 30 + bold("y")
+    assert lines[0] == bold("[1] a@a0a0") + " " * 21 + bold("[2] b")
+    assert lines[1:4] == ["(done)" + " " * 25 + "(done)", " " * 31 + "> so?", ""]
+    assert lines[4] == bold("x") + " " * 30 + bold("y")
+
+
+def test_a_long_name_leaves_room_for_its_message() -> None:
+    answer = Whole("[1] a-name-of-many-words", "@e1c7", "done, 12 tokens, 20 tok/s", "", "x")
+    lines = printed([answer, answer], 50)
+    assert lines[0] == "[1] a-name-of-ma...@e1c7" + GAP + "[1] a-name-of-ma...@e1c7"

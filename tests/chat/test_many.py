@@ -339,7 +339,8 @@ def test_what_was_cut_off_is_told_with_its_number(run: Run, speakers: Speakers) 
     speakers.end(1, "length")
     speakers.end_all()
     done = run("what-if", *TEXTS)
-    assert "cut off: 2 after 12 tokens: switch to one, then radchat continue goes on" in done.err
+    assert "cut off after 12 tokens: 2\n" in done.err
+    assert "`radchat switch 2` goes to one (radchat continue there goes on with it)" in done.err
 
 
 def test_one_that_failed_does_not_hide_the_others(run: Run, speakers: Speakers) -> None:
