@@ -23,6 +23,7 @@ class Start:
     at: str | None = None
     prompt: str = ""
     ephemeral: bool = False
+    raw: bool = False  # answers as they are, no Markdown shown
     arguments: dict[str, Any] = field(default_factory=dict)  # of every generate call
 
 

@@ -25,7 +25,7 @@ from radchat.chat.sessions_view import last_line, last_words, opened_line
 from radchat.chat.sources import sources
 from radchat.chat.text import clean, one_line
 from radchat.chat.turn import may_pass, run_turn, was_kept
-from radchat.chat.view import DIM, RESET, Answer, View
+from radchat.chat.view import DIM, RESET, Answer, View, shows_markdown
 from radchat.client import Client
 from radchat.errors import ContextOverflow, RadchatError
 from radchat.wire import EventStream
@@ -375,6 +375,7 @@ class Chat:
             "shows_footer": not self.host.quiet,
             "paints": self.host.paints(sys.stderr),
             "columns": self.host.error_columns,
+            "renders": shows_markdown(self.host, raw=self._start.raw),
             "continues": "/continue",
             "at_end": self.prompt.take,
             "standing": self.standing,

@@ -6,14 +6,21 @@ into events; reasoning, notices and the footer go to stderr (docs/cli.md, "Strea
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from radchat.chat.footer import counted, footer, place
+from radchat.chat.say import columns as columns_of
 from radchat.chat.text import Cleaner, clean, one_line
 from radchat.protocol import Event
 from radchat.wire import EventStream
+
+if TYPE_CHECKING:
+    from radchat.chat.host import Host
+    from radchat.chat.markdown import Markdown
 
 STANDING = frozenset({"think"})  # codes of notices that are true of every answer of a chat
 DIM, RESET = "\x1b[2m", "\x1b[0m"
@@ -46,6 +53,12 @@ class Answer:
         return {"branch": self.init.get("branch"), "message": message}
 
 
+def shows_markdown(host: Host, *, raw: bool) -> bool:
+    """Is Markdown shown on stdout? Else answers are as the model wrote them."""
+    is_painted = host.paints(sys.stdout) and host.env.get("TERM", "") not in ("dumb", "")
+    return not raw and not host.plain and host.columns is not None and is_painted
+
+
 @dataclass
 class View:
     out: TextIO
@@ -59,6 +72,7 @@ class View:
     shows_footer: bool = False
     paints: bool = False  # style on stderr
     columns: Callable[[], int] | None = None  # of stderr, for the footer; a window is resized
+    renders: bool = False  # the text's Markdown
     continues: str | None = "radchat continue"  # what to type to go on with a cut-off answer
     at_end: Callable[[], None] | None = None  # told once, before anything is said of the answer
     is_cancelled: bool = False  # by a key of the view's own
@@ -66,6 +80,7 @@ class View:
     answer: Answer = field(default_factory=Answer)
     _text: Cleaner = field(default_factory=Cleaner)
     _thought: Cleaner = field(default_factory=Cleaner)
+    _markdown: Markdown | None = None
     _at_line_start: bool = True
     _is_thinking: bool = False
 
@@ -86,7 +101,8 @@ class View:
         self.status("")
         self._end_thought()
         if self.shows_text and self.streams:
-            self._write(self._text.flush())
+            self._stream(self._text.flush())
+            self._end_text()
             self._end_line()
         if self.at_end is not None:
             told, self.at_end = self.at_end, None
@@ -111,7 +127,7 @@ class View:
             if text in self.standing:
                 return
             self.standing.add(text)
-        self._end_line()
+        self._interrupt()
         self.note(text)
 
     def _on_progress(self, data: dict[str, Any]) -> None:
@@ -120,6 +136,8 @@ class View:
 
     def _on_init(self, data: dict[str, Any]) -> None:
         self.answer.init = data
+        if self.renders and self.shows_text:
+            threading.Thread(target=_prepare, daemon=True).start()
 
     def _on_reasoning(self, data: dict[str, Any]) -> None:
         self.answer.heard = True
@@ -136,9 +154,8 @@ class View:
     def _on_delta(self, data: dict[str, Any]) -> None:
         self.answer.heard = True
         if self.shows_text and self.streams:
-            self.status("")
             self._end_thought()
-            self._write(self._text.push(str(data["text"])))
+            self._stream(self._text.push(str(data["text"])))
 
     def _on_message(self, data: dict[str, Any]) -> None:
         self.answer.messages.append(data)
@@ -146,7 +163,11 @@ class View:
             self.status("")
             self._end_thought()
             text = str(data["text"])
-            self._write(clean(text if self.part is None else self.part(text)))
+            if self.renders and self.part is None:
+                self._stream(clean(text))
+                self._end_text()
+            else:
+                self._write(clean(text if self.part is None else self.part(text)))
             self._end_line()
 
     def _on_done(self, data: dict[str, Any]) -> None:
@@ -176,11 +197,42 @@ class View:
         self.err.write(f"{DIM}{line}{RESET}\n" if self.paints else f"{line}\n")
         self.err.flush()
 
+    def _stream(self, text: str) -> None:
+        """Text of the answer, as it comes: as Markdown, or as it is."""
+        if not self.renders or not text:
+            self.status("")
+            self._write(text)
+            return
+        shown = self._rendering().push(text)
+        if shown:
+            self.status("")
+            self._write(shown)
+        if waits := self._rendering().waits:
+            self.status(waits)
+
+    def _end_text(self) -> None:
+        if self._markdown is not None:
+            self._write(self._markdown.flush())
+            self._markdown = None
+
+    def _rendering(self) -> Markdown:
+        if self._markdown is None:
+            from radchat.chat.markdown import Markdown
+
+            self._markdown = Markdown(lambda: columns_of(self.out))
+        return self._markdown
+
     def _write(self, text: str) -> None:
         if text:
             self.out.write(text)
             self.out.flush()
             self._at_line_start = text.endswith("\n")
+
+    def _interrupt(self) -> None:
+        """Something else is written now: in a line of its own."""
+        if self._markdown is not None:
+            self._write(self._markdown.pause())
+        self._end_line()
 
     def _end_line(self) -> None:
         if not self._at_line_start:
@@ -232,3 +284,10 @@ def progress(data: dict[str, Any]) -> str:
     if total and done is not None and stage != "queue":
         words.append(f"{100 * done / total:.0f}%")
     return one_line(" ".join(word for word in words if word))
+
+
+def _prepare() -> None:
+    """Import what Markdown takes, while the daemon is at the prompt."""
+    from radchat.chat import markdown_inline
+
+    markdown_inline.prepare()

@@ -64,7 +64,7 @@ def ask(
         if form == "stream-json":
             end_lines(error)
         raise
-    talk(cli, args, form=form, streams=not no_stream, extract=extract)
+    talk(cli, args, form=form, streams=not no_stream, extract=extract, raw=generation.raw)
 
 
 def which_session(

@@ -66,6 +66,7 @@ def chat(
             at=target.get("at"),
             prompt=join_surrogates(" ".join(prompt or [])),
             ephemeral=generation.ephemeral,
+            raw=generation.raw,
             arguments=arguments,
         )
         return Chat(cli, start).run()
@@ -86,7 +87,8 @@ def _one_turn(
     target = which_session(cli, continue_=continue_, resume=resume, at=at, new=new_session)
     args = {"kind": "turn", "text": text, "n": 1, **generation.arguments(), **target}
     model = choose(cli, generation.model, is_new=bool(target.get("new_session")), yes=yes)
-    talk(cli, args | ({"model": model} if model else {}), form="json" if cli.json else "text")
+    args |= {"model": model} if model else {}
+    talk(cli, args, form="json" if cli.json else "text", raw=generation.raw)
 
 
 def pick(cli: common.Cli) -> str:

@@ -93,7 +93,8 @@ def _again(cli: common.Cli, args: dict[str, Any], generation: Generation, *, one
         log = cli.call("log", n=1, **({"ref": args["ref"]} if "ref" in args else {}))
         was = {"branch": log["branch"], "message": log["head"]}
     args = {**generation.arguments(), **args} | ({"model": model} if model else {})
-    talk(cli, args, form="json" if cli.json else "text", one=one, was=was)
+    form = "json" if cli.json else "text"
+    talk(cli, args, form=form, one=one, was=was, raw=generation.raw)
 
 
 def _edited(cli: common.Cli, ref: str) -> str:

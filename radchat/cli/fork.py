@@ -66,7 +66,7 @@ def _ask(cli: common.Cli, args: dict[str, Any], generation: Generation) -> None:
     model = choose(cli, generation.model, is_new=False)
     args = {**generation.arguments(), **args}
     args |= {"model": model} if model else {}
-    talk(cli, args, form="json" if cli.json else "text", one=False)
+    talk(cli, args, form="json" if cli.json else "text", one=False, raw=generation.raw)
 
 
 def switch(

@@ -67,6 +67,9 @@ class Generation:
         str | None, typer.Option("--think", metavar="[off|low|medium|high]", help="reasoning")
     ] = None
     ephemeral: Annotated[bool, typer.Option("--ephemeral", help="keep nothing on disk")] = False
+    raw: Annotated[bool, typer.Option("--raw", help="the model's own text: no Markdown shown")] = (
+        False  # how it is shown, nothing of the call
+    )
 
     def arguments(self) -> dict[str, Any]:
         """Its part of a `generate` call; raises UsageError and InvalidInput for bad values."""

@@ -13,7 +13,7 @@ from typing import Any
 from radchat.chat.code_block import first_block
 from radchat.chat.many import is_many, many_view
 from radchat.chat.text import one_line
-from radchat.chat.view import Answer, View
+from radchat.chat.view import Answer, View, shows_markdown
 from radchat.cli.common import Cli, is_terminal
 from radchat.errors import RadchatError, UsageError
 
@@ -46,6 +46,7 @@ def talk(
     streams: bool = True,
     extract: bool = False,
     one: bool = True,
+    raw: bool = False,
     was: Mapping[str, Any] | None = None,
 ) -> Answer:
     """Run the call, show it, and say where one is now, and was.
@@ -68,6 +69,7 @@ def talk(
         "shows_footer": form == "text" and is_terminal(sys.stderr) and not cli.quiet,
         "paints": cli.paints(sys.stderr),
         "columns": cli.error_columns,
+        "renders": shows_markdown(cli, raw=raw),
         "continues": _continues(args),
     }
     view = many_view(args, cli, lambda: cli.client, shown) if is_many(args) else View(**shown)
