@@ -210,6 +210,11 @@ def _switch(chat: Chat, rest: str) -> None:
 
 
 def _tree(chat: Chat, rest: str) -> None:
+    if not rest and chat.host.shows_screens:
+        from radchat.chat.picker import pick
+
+        pick(chat)
+        return
     cache = rest.lstrip("-") in ("cache", "show-cache", "lru")
     result = chat.call("tree", show_cache=cache, lru=cache)
     for line in render(result, columns=chat.host.columns, cache=cache, paint=chat.host.paint):

@@ -36,7 +36,7 @@ SLASHES = (
     Slash("fork", "[REF] [NAME]", "a new branch, and go there", ("branch",)),
     Slash("branches", "", "list the branches"),
     Slash("switch", "REF | -", "go to a branch or message", ("checkout",)),
-    Slash("tree", "[cache]", "the session as a tree; cache: where KV is"),
+    Slash("tree", "[print|cache]", "walk in the tree; print it; cache: where KV is"),
     Slash("log", "", "the conversation up to here"),
     Slash("compare", "REF REF...", "what branches say, beside each other"),
     Slash("diff", "REF [REF]", "what differs; also words, stat"),

@@ -57,4 +57,4 @@ def _words(rest: str, options: Sequence[str]) -> tuple[list[str], set[str]]:
 
 
 def _beside(chat: Chat, refs: Sequence[str]) -> Beside:
-    return beside(lambda ref: chat.call("log", ref=commands.ref(ref)), refs)
+    return beside(lambda ref: chat.call("log", ref=commands.ref(ref), pick=True), refs)

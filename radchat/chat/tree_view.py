@@ -13,6 +13,7 @@ from typing import Any
 
 from radchat.chat.footer import age, count, size
 from radchat.chat.text import one_line
+from radchat.chat.tree_shape import WHO, steps, walk
 from radchat.chat.width import cut, pad, width
 
 Paint = Callable[[str, str], str]  # (text, style) -> text; styles: "dim", "bold"
@@ -20,7 +21,6 @@ Paint = Callable[[str, str], str]  # (text, style) -> text; styles: "dim", "bold
 MIN_TEXT, PLAIN_TEXT = 10, 36  # columns of the text column: at least; and where nothing limits it
 MAX_PLAIN_TEXT = 60
 HEAD_MARK = "<- HEAD"
-WHO = {"system": "sys", "user": "user", "assistant": "asst", "tool": "tool"}
 TIERS = (("device", "G", "device"), ("host", "H", "host"), ("disk", "D", "disk"))
 LEGEND = "G device  H host  D disk  - none  * pinned    lru 1 goes first"
 
@@ -149,35 +149,15 @@ def _rows(tree: Mapping[str, Any], names: Mapping[str, str], limit: int | None) 
     branches: dict[str, list[str]] = {}
     for name, message in (tree.get("branches") or {}).items():
         branches.setdefault(message, []).append(one_line(name))
-    order = list(_walk(messages))
-    steps = _steps(order, limit)
-    return [
-        _row(messages[key], names[key], 2 * steps[key], branches.get(key, []), tree.get("head"))
-        for key, _, _ in order
-    ]
-
-
-def _walk(messages: Mapping[str, Mapping[str, Any]]) -> Iterable[tuple[str, int, int]]:
-    """Each message after its parent, siblings in order: (id, depth, depth counted in forks)."""
-    children: dict[str | None, list[str]] = {}
-    for key, message in messages.items():
-        parent = message.get("parent")
-        children.setdefault(parent if parent in messages else None, []).append(key)
-    stack = [(key, 0, 0) for key in reversed(children.get(None, []))]
-    while stack:
-        key, depth, forks = stack.pop()
-        yield key, depth, forks
-        below = children.get(key, [])
-        deeper = forks + (len(below) > 1)
-        stack += [(child, depth + 1, deeper) for child in reversed(below)]
-
-
-def _steps(order: Sequence[tuple[str, int, int]], limit: int | None) -> dict[str, int]:
-    """Indentation steps: one a message; where too deep, one a fork; never past the limit."""
-    most = max(depth for _, depth, _ in order)
-    by_forks = limit is not None and 2 * most > limit
-    top = most if limit is None else limit // 2
-    return {key: min(forks if by_forks else depth, top) for key, depth, forks in order}
+    order = walk({key: message.get("parent") for key, message in messages.items()})
+    deepest = max(depth for _, depth, _ in order)
+    found = []
+    for place in order:
+        key, indent = place[0], 2 * steps(place, deepest, limit)
+        found.append(
+            _row(messages[key], names[key], indent, branches.get(key, []), tree.get("head"))
+        )
+    return found
 
 
 def _row(

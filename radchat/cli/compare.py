@@ -66,4 +66,4 @@ def diff(
 
 
 def _beside(cli: common.Cli, refs: Sequence[str]) -> Beside:
-    return beside(lambda ref: cli.call("log", ref=ref), refs)
+    return beside(lambda ref: cli.call("log", ref=ref, pick=True), refs)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from radchat.daemon.arguments import ChatHead
 from radchat.daemon.base import at_least
+from radchat.daemon.finding import target_of
 from radchat.daemon.held import Held, held_of
 from radchat.daemon.session_methods import SessionMethods
-from radchat.errors import InvalidInput
+from radchat.errors import InvalidInput, UsageError
 from radchat.protocol import Where
 from radchat_sessions.messages import Hit, Removed, Session
 from radchat_sessions.names import shortest
@@ -64,18 +66,33 @@ class KeepingMethods(SessionMethods):
         session: str | None = None,
         unlabeled: bool = False,
         dry_run: bool = False,
+        marked: list[str] | None = None,
+        head: ChatHead | None = None,
     ) -> dict[str, Any]:
         """Delete what no branch, label or HEAD reaches, and forget the KV only that used, on disk
         too.
 
-        ``unlabeled``: and the side branches without a label. ``dry_run``: only say what would go.
+        ``unlabeled``: and the side branches without a label. ``marked``: instead, these messages
+        (REFs) and what follows them. ``dry_run``: only say what would go.
         """
+        if marked is not None and (unlabeled or not marked):
+            raise UsageError("marked: at least one message, and not with unlabeled")
 
-        def meant() -> tuple[Store, str]:
-            store, place = self._place(where, session, None)
-            return store, place.session.id
+        def meant() -> tuple[Store, str, list[str]]:
+            store, place = self._place(where, session, head)
+            refs = [target_of(store, place, ref) for ref in marked or ()]
+            if any(each.session != place.session.id or each.message is None for each in refs):
+                raise UsageError("marked: messages of one session")
+            return store, place.session.id, [each.message or "" for each in refs]
 
-        in_store, named = await self._desk.run(meant)
+        in_store, named, doomed_ends = await self._desk.run(meant)
+        at = None if head is None else head["message"]
+
+        def pruned(*, dry_run: bool) -> Removed:
+            return in_store.prune(
+                named, unlabeled=unlabeled, marked=doomed_ends, head=at, dry_run=dry_run
+            )
+
         snapshots = await self._snapshots()
         bytes_of = {each.key: each.bytes_per_token for each in self._engines.all}
 
@@ -83,12 +100,12 @@ class KeepingMethods(SessionMethods):
             store, own = in_store, in_store.session(named)
             held = [held_of(store, own.id, each) for each in snapshots]
             spans = store.spans(own.id)
-            what = store.prune(own.id, unlabeled=unlabeled, dry_run=dry_run)
+            what = pruned(dry_run=dry_run)
             gone = [spans[message] for message in what.messages if message in spans]
             return own, held, sum(span.stop - span.start for span in gone), what
 
         def going() -> set[str]:
-            return set(in_store.prune(named, unlabeled=unlabeled, dry_run=True).messages)
+            return set(pruned(dry_run=True).messages)
 
         kv_left = None
         if dry_run:

@@ -102,13 +102,14 @@ class Listening:
         self._left = len(self.choices)
         return self.asked.request, self._inbox.put_nowait
 
-    def submitted(self, *, is_refused: bool = False) -> None:
-        """The engine has it, and hears what was cancelled before; or no event will come."""
-        if is_refused:
-            self._left = 0
-        elif self._cancelled:
-            for choice in self._cancelled:
-                self._worker.abort(self.asked.request.id, choice)
+    def submitted(self) -> None:
+        """The engine has it, and is told what was cancelled before."""
+        for choice in self._cancelled:
+            self._worker.abort(self.asked.request.id, choice)
+
+    def refused(self) -> None:
+        """No event will come."""
+        self._left = 0
 
     async def hear(self, loaded: Loaded) -> None:
         """All events of the request. Never raises: an error waits until all is put away."""

@@ -87,13 +87,14 @@ class Together:
             each.say_branch(each.begun.answers[0].placed)
         try:
             given = [each.submitting() for each in self.requests]
-            await self._worker.submit_all(loaded.key, given)
+            entering = self._worker.submit_all(loaded.key, given)
+            for each in self.requests:
+                each.submitted()
+            await entering
         except Exception:
             for each in self.requests:
-                each.submitted(is_refused=True)
+                each.refused()
             raise
-        for each in self.requests:
-            each.submitted()
 
     async def _session(self) -> Session:
         return await self._desk.run(lambda: self._store.session(self.session))

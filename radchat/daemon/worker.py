@@ -206,8 +206,12 @@ class Worker:
         """
         await self.submit_all(key, [(request, sink)])
 
-    async def submit_all(self, key: str, requests: Sequence[tuple[Request, Sink]]) -> None:
-        """Several between the same two steps, or, where one is refused, none."""
+    def submit_all(
+        self, key: str, requests: Sequence[tuple[Request, Sink]]
+    ) -> asyncio.Future[None]:
+        """Several between the same two steps, or, where one is refused, none. They are handed in
+        when this returns: an ``abort`` that is asked for now comes before any of their words.
+        """
         loop = asyncio.get_running_loop()
 
         def enter() -> None:
@@ -223,7 +227,7 @@ class Worker:
             for request, sink in requests:
                 self._sinks[request.id] = (key, loop, sink)
 
-        await self.call(enter)
+        return asyncio.wrap_future(self._hand_in(enter))
 
     def abort(self, request_id: str, choice: int | None = None) -> None:
         """Ask for the end of a request, or of one choice; its ``Finished`` comes as usual. Unknown

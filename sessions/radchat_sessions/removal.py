@@ -12,8 +12,9 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from radchat_sessions.content import pack_ids
-from radchat_sessions.errors import Refused
+from radchat_sessions.errors import NotFound, Refused
 from radchat_sessions.messages import LabelKind, Removed
+from radchat_sessions.names import SHORTEST_ID
 from radchat_sessions.schema import backups
 from radchat_sessions.shown import SHOWN, SHOWN_BY_OTHERS
 from radchat_sessions.turns import Turns
@@ -45,19 +46,34 @@ class Removal(Turns):
         self._db.forget_removed()
         return Removed(session_id, tuple(doomed), prompts, len(shared))
 
-    def prune(self, session_id: str, *, unlabeled: bool = False, dry_run: bool = False) -> Removed:
+    def prune(
+        self,
+        session_id: str,
+        *,
+        unlabeled: bool = False,
+        marked: Sequence[str] = (),
+        head: str | None = None,
+        dry_run: bool = False,
+    ) -> Removed:
         """Delete the session's messages that no branch, label, HEAD or running answer reaches.
 
         ``unlabeled``: and the branches beside HEAD's path on which no label stands, with what only
-        they reach. Messages written here that another session still shows stay, and are then its
+        they reach. ``marked``: instead, these messages and all that follow them, with the branches
+        and labels there; refused where HEAD, or ``head``, an open chat's, or a running answer is
+        among them. Messages written here that another session still shows stay, and are then its
         own.
         """
         self.session(session_id)
         shown = self.message_ids(session_id)
-        branches = self._unlabeled_branches(session_id) if unlabeled else ()
-        kept = self._kept(session_id, branches, _MARKS if unlabeled else None)
         others = self._set(f"{SHOWN_BY_OTHERS} SELECT DISTINCT id FROM reach", session_id)
-        unnamed = [m for m in shown if m not in kept]
+        if marked:
+            going = self._marked(session_id, marked, set(shown), head)
+            branches = tuple(b.name for b in self.branches(session_id) if b.message in going)
+            unnamed = [m for m in shown if m in going]
+        else:
+            branches = self._unlabeled_branches(session_id) if unlabeled else ()
+            kept = self._kept(session_id, branches, _MARKS if unlabeled else None)
+            unnamed = [m for m in shown if m not in kept]
         doomed = [m for m in unnamed if m not in others]
         shared = [m for m in unnamed if m in others]
         if dry_run or not (unnamed or branches):
@@ -74,6 +90,32 @@ class Removal(Turns):
             self._hand_over(shared, away_from=session_id)
         self._db.forget_removed()
         return Removed(session_id, tuple(doomed), prompts, len(shared), branches)
+
+    def _marked(
+        self, session_id: str, marked: Sequence[str], shown: set[str], head: str | None
+    ) -> set[str]:
+        """These and what follows them in the session."""
+        stays = {self.head(session_id).message: "HEAD is", head: "this chat is"}
+        stays |= {running.parent: "an answer runs" for running in self.running(session_id)}
+        going: set[str] = set()
+        for message in marked:
+            if message not in shown:
+                raise NotFound(f"no message {message[:SHORTEST_ID]} in this session")
+            below = self._down(message) & shown
+            for end, why in stays.items():
+                if end in below:
+                    raise Refused(f"{why} at or after {message[:SHORTEST_ID]}: it is not deleted")
+            going |= below
+        return going
+
+    def _down(self, message_id: str) -> set[str]:
+        """The message and all that follows it, in whichever session."""
+        rows = self._db.all(
+            "WITH RECURSIVE down (id) AS (SELECT ? UNION SELECT m.id FROM down "
+            "JOIN messages m ON m.parent = down.id) SELECT id FROM down",
+            message_id,
+        )
+        return {row["id"] for row in rows}
 
     def _kept(
         self, session_id: str, without: Sequence[str], kinds: frozenset[LabelKind] | None

@@ -462,7 +462,7 @@ def test_the_slash_commands_that_show_print_and_harm_nothing(chat: Open) -> None
     terminal.wait_for("> ")
     for command, shown in (
         ("/help", "this list"),
-        ("/tree", "Revenue would fall..."),
+        ("/tree print", "Revenue would fall..."),
         ("/log", "say [bold]"),
         ("/branches", "branch"),
         ("/sessions", "messages"),

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from radchat.daemon.arguments import ChatHead
-from radchat.errors import InvalidInput, NotFound
+from radchat.errors import InvalidInput, NotFound, UsageError
 from radchat_sessions.store import Store
 from tests.daemon.test_methods import Daemon, daemon, name_of, served
 
@@ -103,6 +103,31 @@ def test_prune_tells_what_goes_and_forgets_its_kv(daemon: Daemon) -> None:
     assert daemon("sessions.prune", session=session)["messages"] == 0
     again = daemon.ask("and on", session=session)
     assert again["cache"]["device"] > 20
+
+
+def test_marked_messages_go_with_their_kv_but_not_those_that_somebody_stands_on(
+    daemon: Daemon,
+) -> None:
+    session = daemon.new("a question of some length", max_tokens=30)["session"]
+    main = daemon("sessions.show", session=session)["branches"]["main"]
+    side = daemon.ask("aside", session=session, at=main, branch="side", max_tokens=30)
+    daemon("switch", session=session, ref="main")
+    asked = side["branches"][0]["parent"]
+    told = daemon("sessions.prune", session=session, marked=[asked], dry_run=True)
+    assert (told["messages"], told["branches"]) == (2, ["side"])
+    assert told["kv_tokens"] >= 16
+    head: ChatHead = {"branch": "side", "message": side["branches"][0]["message"]}
+    with pytest.raises(UsageError, match="this chat is"):
+        daemon("sessions.prune", session=session, marked=[asked], head=head)
+    with pytest.raises(UsageError, match="HEAD is"):
+        daemon("sessions.prune", session=session, marked=["main"])
+    for marked, unlabeled in (([], False), ([asked], True)):
+        with pytest.raises(UsageError, match="marked"):
+            daemon("sessions.prune", session=session, marked=marked, unlabeled=unlabeled)
+    used = daemon("cache.stats")["tiers"]["device"]["tokens"]
+    assert daemon("sessions.prune", session=session, marked=[asked]) == told | {"dry_run": False}
+    assert daemon("cache.stats")["tiers"]["device"]["tokens"] < used
+    assert len(daemon("tree", session=session)["messages"]) == 2
 
 
 def test_unlabeled_prunes_side_branches_by_name(daemon: Daemon) -> None:

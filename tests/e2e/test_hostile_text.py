@@ -131,7 +131,15 @@ def test_a_chat_in_a_hostile_session_sends_its_terminal_nothing_of_it(
     with Terminal(command, env, cwd=Path(evil.folder), columns=20) as chat:
         chat.wait_for("> ", PATIENCE)
         chat.settle()
-        for line in ("/tree", "/branches", "/sessions", "/cache", "/status", "/undo", "/redo"):
+        for line in (
+            "/tree print",
+            "/branches",
+            "/sessions",
+            "/cache",
+            "/status",
+            "/undo",
+            "/redo",
+        ):
             chat.type(f"{line}\r")
             chat.settle(0.4)
         raw = chat.raw

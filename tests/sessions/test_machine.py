@@ -451,6 +451,28 @@ class StoreMachine(RuleBasedStateMachine):
         self.hand_over({m for m in unnamed & others if self.said[m].origin == sid}, away_from=sid)
         self.delete(unnamed - others)
 
+    @precondition(lambda self: self.said)
+    @rule(n=pick, more=pick)
+    def prune_marked(self, n: int, more: int) -> None:
+        sid = self.some(self.books, n)
+        book, shown = self.books[sid], self.shown(sid)
+        if not shown:
+            return
+        marked = [self.some(shown, n), self.some(shown, more)]
+        below = {m for m in shown if set(self.chain(m)) & set(marked)}
+        stays = {book.head[1]} | {p.parent for p in self.pending.values() if p.session == sid}
+        if below & stays:
+            with pytest.raises(Refused):
+                self.store.prune(sid, marked=marked)
+            return
+        others = {m for other in self.books if other != sid for m in self.shown(other)}
+        gone = self.store.prune(sid, marked=marked)
+        assert set(gone.messages) == below - others
+        assert set(gone.branches) == {b for b, m in book.branches.items() if m in below}
+        book.branches = {b: m for b, m in book.branches.items() if m not in below}
+        self.hand_over({m for m in below & others if self.said[m].origin == sid}, away_from=sid)
+        self.delete(below - others)
+
     @precondition(lambda self: self.books)
     @rule(n=pick)
     def remove(self, n: int) -> None:

@@ -74,6 +74,64 @@ def test_unlabeled_prunes_the_side_branches_on_which_no_label_stands(talk: Talk)
     assert store.verify() == []
 
 
+def test_marked_messages_go_with_all_that_follows_them_and_nothing_else(talk: Talk) -> None:
+    store = talk.store
+    first = talk.turn("one", "1")
+    ends = []
+    for name in ("a", "b"):
+        begun = talk.begin(name, parent=first.id, branch=name, keep_head=True)
+        ends.append(talk.finish(begun.answer_ids[0], "x"))
+    again = talk.finish(
+        talk.begin("on", parent=ends[0].id, branch="a", keep_head=True).answer_ids[0], "y"
+    )
+    loser = talk.finish(talk.begin("no name", parent=first.id, branch=None).answer_ids[0], "z")
+    store.add_label(talk.id, again.id, "keep")
+    main = talk.turn("two", "2")
+    marked = [given(ends[0].parent), again.id]
+    told = store.prune(talk.id, marked=marked, dry_run=True)
+    assert set(told.messages) == {*marked, ends[0].id, given(again.parent)}
+    assert told.branches == ("a",)
+    assert store.message(again.id)
+    assert store.prune(talk.id, marked=marked).messages == told.messages
+    assert {b.name for b in store.branches(talk.id)} == {"main", "b"}
+    assert store.labels(talk.id) == []
+    assert {m.id for m in store.messages(talk.id)} >= {main.id, ends[1].id, loser.id}
+    with pytest.raises(NotFound):
+        store.prune(talk.id, marked=marked)
+    assert store.verify() == []
+
+
+def test_what_head_an_open_chat_or_an_answer_stands_on_is_not_deleted(talk: Talk) -> None:
+    store = talk.store
+    first = talk.turn("one", "1")
+    side = talk.finish(
+        talk.begin("s", parent=first.id, branch="s", keep_head=True).answer_ids[0], "x"
+    )
+    asked = given(side.parent)
+    with pytest.raises(Refused, match="HEAD is at or after"):
+        store.prune(talk.id, marked=[first.id])
+    with pytest.raises(Refused, match="this chat is at or after"):
+        store.prune(talk.id, marked=[asked], head=side.id, dry_run=True)
+    running = talk.begin("still", parent=side.id, branch=None, keep_head=True)
+    with pytest.raises(Refused, match="an answer runs at or after"):
+        store.prune(talk.id, marked=[asked])
+    store.abandon(running.answer_ids[0])
+    assert len(store.prune(talk.id, marked=[asked]).messages) == 3
+
+
+def test_what_another_session_shows_of_the_marked_stays(talk: Talk, store: Store) -> None:
+    first = talk.turn("one", "1")
+    side = talk.finish(
+        talk.begin("s", parent=first.id, branch="s", keep_head=True).answer_ids[0], "x"
+    )
+    fork = store.create_session(clock="c", fork_of=(talk.id, given(side.parent)))
+    pruned = store.prune(talk.id, marked=[given(side.parent)])
+    assert (pruned.messages, pruned.shared, pruned.branches) == ((side.id,), 1, ("s",))
+    assert given(side.parent) in store.message_ids(fork.id)
+    assert given(side.parent) not in store.message_ids(talk.id)
+    assert store.verify() == []
+
+
 def test_pruning_an_undone_turn_ends_redo(talk: Talk) -> None:
     talk.turn("one", "1")
     talk.turn("two", "2")

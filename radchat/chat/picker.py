@@ -1,0 +1,117 @@
+"""`/tree` and Esc Esc: the session's tree on the whole screen, to walk in and to go on from."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from radchat.chat.footer import counted
+from radchat.chat.picker_paint import paint
+from radchat.chat.picker_state import Picker, Wish
+from radchat.errors import Busy, RadchatError
+
+if TYPE_CHECKING:
+    from radchat.chat.repl import Chat
+
+NAMED_KEYS = (
+    "up", "down", "left", "right", "pageup", "pagedown", "home", "end", "enter", "tab", "escape",
+    "backspace", "c-c", "c-d", "c-u",
+)  # fmt: skip
+
+
+def pick(chat: Chat) -> None:
+    """Until a place is chosen or the picker is left; the chat then stands there."""
+    from radchat.chat.screen import Screen  # prompt_toolkit
+
+    work = _Work(chat)
+
+    def press(key: str) -> None:
+        if work.press(key):
+            screen.end(None)
+
+    keys: dict[str, Callable[[], None]] = {key: partial(press, key) for key in NAMED_KEYS}
+    screen: Screen[None] = Screen(
+        lambda columns, rows: paint(work.picker, columns, rows),
+        keys,
+        typed=press,
+        colors=chat.host.paints(sys.stdout),
+    )
+    screen.run()
+    if work.result is not None:
+        chat.moved(work.result)
+
+
+class _Work:
+    """What the picker wishes for, done by the daemon."""
+
+    def __init__(self, chat: Chat) -> None:
+        self._chat = chat
+        self.picker = Picker(self._tree())
+        self.result: dict[str, Any] | None = None  # where the chat goes
+
+    def _tree(self) -> dict[str, Any]:
+        try:
+            return self._chat.call("tree", show_cache=True)
+        except Busy:  # a long step: the cache can't be looked into, the tree can
+            return self._chat.call("tree")
+
+    def press(self, key: str) -> bool:
+        """True: that was all."""
+        wish = self.picker.press(key)
+        while wish is not None:
+            asked = wish
+            try:
+                if wish.what != "prune":
+                    return self._do(wish)
+                wish = self._prune(wish)
+            except RadchatError as error:
+                self.picker.again(asked, error.message)
+                return False
+        return False
+
+    def _do(self, wish: Wish) -> bool:
+        if wish.what == "go":
+            if wish.message != self.picker.head:
+                self.result = self._chat.call("switch", ref=self._ref(wish.message))
+        elif wish.what == "fork":
+            self.result = self._chat.call("fork", ref=wish.message, name=wish.text or None)
+        elif wish.what == "label":
+            self._chat.call("branch.label", ref=wish.message, text=wish.text)
+            self.picker.renew(self._tree())
+        elif wish.what == "count":
+            self.picker.ask(f"delete {_what(self._pruned(wish, dry_run=True))} for good?")
+        return wish.what in ("go", "fork", "leave")
+
+    def _ref(self, message: str) -> str:
+        """A branch that ends there is gone to as a branch; of a message of one's own the text is
+        wanted.
+        """
+        branches = self.picker.tree.get("branches") or {}
+        if self.picker.messages[message]["role"] == "user":
+            return message
+        return next((name for name, end in branches.items() if end == message), message)
+
+    def _pruned(self, wish: Wish, *, dry_run: bool) -> dict[str, Any]:
+        marked = list(wish.marked)
+        return self._chat.call(
+            "sessions.prune", marked=marked, dry_run=dry_run, head=self._chat.head
+        )
+
+    def _prune(self, wish: Wish) -> Wish | None:
+        done = self._pruned(wish, dry_run=False)
+        after = self.picker.pruned(self._tree())
+        self.picker.say(f"deleted {_what(done)}")
+        return after
+
+
+def _what(done: dict[str, Any]) -> str:
+    """`5 messages, 1,204 tokens, 1 branch`"""
+    parts = [counted(done["messages"], "message"), counted(done["tokens"], "token")]
+    if done["branches"]:
+        number = len(done["branches"])
+        parts.append(f"{number} branch{'' if number == 1 else 'es'}")
+    if done.get("labels"):
+        parts.append(counted(done["labels"], "label"))
+    return ", ".join(parts)
