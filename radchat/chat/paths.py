@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from radchat.chat.footer import counted, place
 from radchat.chat.text import one_line
-from radchat.chat.tree_view import short_ids
+from radchat.chat.tree_shape import short_ids
 
 Message: TypeAlias = Mapping[str, Any]
 Change: TypeAlias = tuple[str, str]  # " ", "-" or "+", and a line or a run of text

@@ -6,8 +6,8 @@ from radchat.chat.footer import counted
 from radchat.chat.picker_state import KEYS, Picker
 from radchat.chat.screen import Line
 from radchat.chat.text import clean, one_line
+from radchat.chat.tree_rows import HEAD_MARK, kv_cell
 from radchat.chat.tree_shape import WHO, Place, steps
-from radchat.chat.tree_view import HEAD_MARK, kv_cell
 from radchat.chat.width import cut, pad, width
 
 HINT = "Enter go  f fork  l label  d delete  / find  Tab filter  ? keys  q leave"

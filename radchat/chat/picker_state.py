@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from radchat.chat.tree_shape import FILTERS, Message, Place, hung, walk
-from radchat.chat.tree_view import short_ids
+from radchat.chat.tree_shape import FILTERS, Message, Place, hung, short_ids, walk
 
 Mode = Literal["walk", "find", "fork", "label", "sure", "help"]
 KEYS = (

@@ -8,7 +8,8 @@ from typing import Any
 
 from radchat.chat.footer import age, count
 from radchat.chat.text import clean, one_line
-from radchat.chat.tree_view import Paint, short_ids, unpainted
+from radchat.chat.tree_shape import short_ids
+from radchat.chat.tree_view import Paint, unpainted
 from radchat.chat.width import broken, cut, table
 
 CUT_OFF = ("abort", "length", "error")

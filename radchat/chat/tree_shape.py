@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
@@ -15,6 +16,19 @@ FILTERS: dict[str, Callable[[Message, bool], bool]] = {  # (message, has a name)
     "no-tools": lambda message, _named: message["role"] != "tool",
     "labeled": lambda _message, named: named,
 }
+
+
+def short_ids(ids: Iterable[str], least: int = 4) -> dict[str, str]:
+    """Each id's shortest prefix, of ``least`` or more, that no other id begins with."""
+    ordered = sorted(ids)
+    names = {}
+    for i, full in enumerate(ordered):
+        near = ordered[max(i - 1, 0) : i] + ordered[i + 1 : i + 2]
+        need = least
+        while need < len(full) and any(other.startswith(full[:need]) for other in near):
+            need += 1
+        names[full] = full[:need]
+    return names
 
 
 def walk(parents: Mapping[str, str | None]) -> list[Place]:
@@ -58,3 +72,56 @@ def hung(messages: Iterable[Message], keep: Callable[[Message], bool]) -> dict[s
         else:
             nearest[key] = above
     return found
+
+
+# -- long conversations ----------------------------------------------------------------------------
+
+ENOUGH = 40  # rows that are never too many; at most so many, if folding can help it
+LEAST = 6  # messages that are worth a fold
+NEAR = (
+    8,
+    4,
+    2,
+    1,
+)  # messages that stay at the end of a long run, and half as many at its beginning
+
+
+def folded(
+    parents: Mapping[str, str | None], alike: Callable[[str], object]
+) -> tuple[dict[str, str | None], dict[str, list[str]]]:
+    """Long runs of messages without their middle: what is left, with its parents, and for the first
+    of a middle, which stands for all of it, what it is.
+
+    ``alike``: what messages of a run have in common; None: this one is always shown.
+    """
+    if len(parents) <= ENOUGH:
+        return dict(parents), {}
+    runs = _runs(parents, alike)
+    for near in NEAR:
+        middles = [run[(near + 1) // 2 : -near] for run in runs]
+        middles = [middle for middle in middles if len(middle) >= LEAST]
+        if len(parents) - sum(len(middle) - 1 for middle in middles) <= ENOUGH:
+            break
+    first_of = {key: middle[0] for middle in middles for key in middle}
+    left = {
+        key: None if parent is None else first_of.get(parent, parent)
+        for key, parent in parents.items()
+        if first_of.get(key, key) == key
+    }
+    return left, {middle[0]: middle for middle in middles}
+
+
+def _runs(parents: Mapping[str, str | None], alike: Callable[[str], object]) -> list[list[str]]:
+    """Messages that follow each other alone, all alike."""
+    follow = Counter(parents.values())
+    runs: list[list[str]] = []
+    before: object = None
+    for key, _, _ in walk(parents):
+        kind = alike(key) if follow[key] == 1 else None
+        if kind is not None:
+            if kind == before and parents[key] == runs[-1][-1]:
+                runs[-1].append(key)
+            else:
+                runs.append([key])
+        before = kind
+    return runs

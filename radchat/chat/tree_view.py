@@ -7,40 +7,25 @@ carries meaning alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from radchat.chat.footer import age, count, size
+from radchat.chat.footer import count, size
 from radchat.chat.text import one_line
-from radchat.chat.tree_shape import WHO, steps, walk
+from radchat.chat.tree_rows import HEAD_MARK, TIERS, Row, Rows
+from radchat.chat.tree_shape import short_ids
 from radchat.chat.width import cut, pad, width
 
 Paint = Callable[[str, str], str]  # (text, style) -> text; styles: "dim", "bold"
 
 MIN_TEXT, PLAIN_TEXT = 10, 36  # columns of the text column: at least; and where nothing limits it
 MAX_PLAIN_TEXT = 60
-HEAD_MARK = "<- HEAD"
-TIERS = (("device", "G", "device"), ("host", "H", "host"), ("disk", "D", "disk"))
 LEGEND = "G device  H host  D disk  - none  * pinned    lru 1 goes first"
 
 
 def unpainted(text: str, style: str) -> str:  # noqa: ARG001 - a Paint that paints nothing
     return text
-
-
-@dataclass(slots=True)
-class Row:
-    """A message, ready to be laid out."""
-
-    indent: int
-    id: str
-    who: str
-    text: str
-    tokens: str
-    cache: tuple[str, str, str, str]  # kv, used, hits, lru
-    labels: tuple[str, ...]  # branches and labels; where HEAD is, its mark is the last
-    is_head: bool
 
 
 def render(
@@ -49,32 +34,23 @@ def render(
     columns: int | None,
     cache: bool = False,
     ids: bool = False,
+    folds: bool = True,
     paint: Paint = unpainted,
 ) -> list[str]:
-    """The lines of the picture. ``columns``: the terminal's width; None = cut to nothing."""
+    """The lines of the picture. ``columns``: the terminal's width; None = cut to nothing.
+    ``folds``: a row for the middle of a long run of messages in which nothing is named or forks.
+    """
     messages = tree["messages"]
     if not messages:
-        return [_header(tree, cache), "(no messages yet)"]
+        hides = tree.get("num_messages")
+        return [_header(tree, cache), "(none of these)" if hides else "(no messages yet)"]
     names = {m["id"]: m["id"] for m in messages} if ids else short_ids(m["id"] for m in messages)
-    rows, layout = _laid_out(tree, names, columns, cache)
+    rows, layout = _laid_out(Rows.of(tree, names, folds=folds), columns, cache)
     lines = [*_fold(_header(tree, cache), "   KV ", columns), paint(layout.head(), "dim")]
     lines += [paint(layout.line(row), "bold") if row.is_head else layout.line(row) for row in rows]
     if cache:
         lines += [paint(line, "dim") for line in _fold(_legend(tree), "    shared ", columns)]
     return lines
-
-
-def short_ids(ids: Iterable[str], least: int = 4) -> dict[str, str]:
-    """Each id's shortest prefix, of ``least`` or more, that no other id begins with."""
-    ordered = sorted(ids)
-    names = {}
-    for i, full in enumerate(ordered):
-        near = ordered[max(i - 1, 0) : i] + ordered[i + 1 : i + 2]
-        need = least
-        while need < len(full) and any(other.startswith(full[:need]) for other in near):
-            need += 1
-        names[full] = full[:need]
-    return names
 
 
 def _fit(line: str, columns: int | None) -> str:
@@ -120,14 +96,12 @@ def _legend(tree: Mapping[str, Any]) -> str:
     return f"{LEGEND}    shared by all branches: {count(shared)} tokens, computed once"
 
 
-def _laid_out(
-    tree: Mapping[str, Any], names: Mapping[str, str], columns: int | None, cache: bool
-) -> tuple[list[Row], _Layout]:
+def _laid_out(tree: Rows, columns: int | None, cache: bool) -> tuple[list[Row], _Layout]:
     """The rows where all of them fits: the text gives way first, then the space between numbers,
     then indentation, then numbers; what branches are called and where HEAD is, last.
     """
     if columns is None:
-        rows = _rows(tree, names, None)
+        rows = tree.indented(None)
         return rows, _Layout.of(rows, None, cache, ROOMY)
     wide, narrow = max(columns // 4, 6), max(columns // 10, 4)
     for limit, shape in (
@@ -136,80 +110,11 @@ def _laid_out(
         (narrow, TIGHT),
         *((narrow, replace(TIGHT, shown=shown)) for shown in FEWER),
     ):
-        rows = _rows(tree, names, limit)
+        rows = tree.indented(limit)
         layout = _Layout.of(rows, columns, cache, shape)
         if layout.fits:
             break
     return rows, layout
-
-
-def _rows(tree: Mapping[str, Any], names: Mapping[str, str], limit: int | None) -> list[Row]:
-    """``limit``: columns of indentation."""
-    messages = {m["id"]: m for m in tree["messages"]}
-    branches: dict[str, list[str]] = {}
-    for name, message in (tree.get("branches") or {}).items():
-        branches.setdefault(message, []).append(one_line(name))
-    order = walk({key: message.get("parent") for key, message in messages.items()})
-    deepest = max(depth for _, depth, _ in order)
-    found = []
-    for place in order:
-        key, indent = place[0], 2 * steps(place, deepest, limit)
-        found.append(
-            _row(messages[key], names[key], indent, branches.get(key, []), tree.get("head"))
-        )
-    return found
-
-
-def _row(
-    message: Mapping[str, Any], name: str, indent: int, branches: list[str], head: str | None
-) -> Row:
-    is_head = message["id"] == head
-    labels = [*branches, *(one_line(str(label)) for label in message.get("labels") or ())]
-    if is_head:
-        labels.append(HEAD_MARK)
-    tokens = message.get("tokens")
-    who = str(message["role"])
-    return Row(
-        indent=indent,
-        id=name,
-        who=WHO.get(who, one_line(who)[:4]),
-        text=one_line(str(message.get("text") or "")),
-        tokens="-" if tokens is None else count(tokens),
-        cache=_cache_cells(message),
-        labels=tuple(labels),
-        is_head=is_head,
-    )
-
-
-def _cache_cells(message: Mapping[str, Any]) -> tuple[str, str, str, str]:
-    used = age(message.get("last_used_s"))
-    hits = message.get("hits")
-    rank = message.get("lru_rank")
-    return (
-        kv_cell(message),
-        used,
-        "-" if hits is None else count(hits),
-        "-" if rank is None else str(rank),
-    )
-
-
-def kv_cell(message: Mapping[str, Any]) -> str:
-    """``G``, ``D``, ``-``, ``G*`` pinned, ``G 80%`` when only a part of the tokens is cached;
-    ``G 80% D``: the rest is on disk, ``G 80% D 10%``: some of the rest.
-    """
-    cached = message.get("cached") or {}
-    held = {letter: number for key, letter, _ in TIERS if (number := cached.get(key))}
-    if not held:
-        return "-"
-    tokens, star = message.get("tokens") or 0, "*" if message.get("pinned") else ""
-    cells = []
-    for letter, number in held.items():
-        cells += [f"{letter}{star}", f"{100 * number // tokens}%"]
-        star = ""
-    # the stop token of a newest answer is computed with the turn after it
-    if sum(held.values()) >= tokens - (message.get("role") == "assistant"):
-        cells.pop()
-    return " ".join(cells)
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,14 @@ def tree(
     if cli.json:
         cli.data(result)
         return
-    for line in render(result, columns=cli.columns, cache=cache, ids=ids, paint=cli.paint):
+    for line in render(
+        result,
+        columns=cli.columns,
+        cache=cache,
+        ids=ids,
+        folds=filter_ != "all",
+        paint=cli.paint,
+    ):
         cli.out(line)
 
 

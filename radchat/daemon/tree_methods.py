@@ -55,8 +55,7 @@ class TreeMethods(ExchangeMethods):
             named = {b.message for b in store.branches(place.session.id) if b.message}
             labels = store.labels(place.session.id)
             named |= {label.message for label in labels if label.kind == "label"}
-            if filter not in ("default", "all") or depth is not None:
-                messages = views.filtered(messages, filter, depth, named)
+            messages, below = views.filtered(messages, filter, depth, named)
             kept = {
                 message.id
                 for entry in pins
@@ -64,7 +63,7 @@ class TreeMethods(ExchangeMethods):
                 if is_written(store, entry)
                 for message in store.path(entry.message)
             }
-            body = views.tree_json(store, place, messages, held, tiers, kept, disk)
+            body = views.tree_json(store, place, messages, held, tiers, kept, disk, below)
             dtype = None if loaded is None else loaded.dtype  # of the cache that is told of
             return {**body, "dtype": dtype, "num_messages": total}
 

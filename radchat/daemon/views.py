@@ -30,9 +30,11 @@ def tree_json(
     tiers: Mapping[str, Any],
     pinned: Collection[str],
     disk: Mapping[str, OnDisk],
+    below: Mapping[str, int],
 ) -> dict[str, Any]:
     """``pinned``: the messages on the way to those that pins name; ``disk``: where on its path
-    each is on disk. A token counts in its fastest tier.
+    each is on disk; ``below``: how many follow that are not told of. A token counts in its fastest
+    tier.
     """
     session = place.session
     spans = store.spans(session.id)
@@ -66,6 +68,7 @@ def tree_json(
                 "lru_rank": mine.rank,
                 "labels": labels.get(message.id, []),
                 "finish_reason": message.finish_reason,
+                "more_below": below.get(message.id, 0),
             }
         )
     return {
@@ -156,8 +159,10 @@ def subtree(messages: Sequence[Message], root: str | None) -> list[Message]:
 
 def filtered(
     messages: Sequence[Message], which: str, depth: int | None, named: set[str]
-) -> list[Message]:
-    """The messages a filter shows; one whose parent is hidden hangs from its nearest shown one."""
+) -> tuple[list[Message], dict[str, int]]:
+    """The messages a filter shows; one whose parent is hidden hangs from its nearest shown one.
+    And how many of them are too deep, by the message under which they would be.
+    """
 
     def keep(message: Message) -> bool:
         if which == "user-only":
@@ -169,16 +174,20 @@ def filtered(
     levels: dict[str | None, int] = {}
     shown_above: dict[str | None, str | None] = {None: None}
     found: list[Message] = []
+    below: dict[str, int] = {}
     for message in messages:
         level = levels.get(message.parent, -1) + 1
         levels[message.id] = level
         above = shown_above.get(message.parent, message.parent)
-        if keep(message) and (depth is None or level < depth):
-            found.append(replace(message, parent=above))
+        shown_above[message.id] = above
+        if not keep(message):
+            continue
+        if depth is None or level < depth:
+            found.append(message if above == message.parent else replace(message, parent=above))
             shown_above[message.id] = message.id
-        else:
-            shown_above[message.id] = above
-    return found
+        elif above is not None:
+            below[above] = below.get(above, 0) + 1
+    return found, below
 
 
 # -- log -------------------------------------------------------------------------------------------

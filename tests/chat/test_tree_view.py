@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from radchat.chat.tree_view import kv_cell, render, short_ids
+from radchat.chat.tree_rows import kv_cell
+from radchat.chat.tree_shape import folded, short_ids, walk
+from radchat.chat.tree_view import render
 from radchat.chat.width import width
 from tests.chat.trees import busy, chain, long, message, report
 
@@ -135,11 +140,11 @@ def test_only_letters_are_drawn() -> None:
 
 
 def test_a_long_conversation_is_not_pushed_off_the_screen() -> None:
-    lines = render(chain(60), columns=80)
+    lines = render(chain(60), columns=80, folds=False)
     assert len(lines) == 62
     assert all("message" in line for line in lines[2:])
     assert lines[-1].endswith("<- HEAD")
-    piped = render(chain(60), columns=None)
+    piped = render(chain(60), columns=None, folds=False)
     assert piped[-1].startswith(" " * 118)  # nothing limits a pipe
 
 
@@ -149,7 +154,7 @@ def test_forks_stay_visible_in_a_deep_tree() -> None:
         message("aaaa", "0014", "user", "left", 1),
         message("bbbb", "aaaa", "assistant", "left answer", 1),
     ]
-    lines = {line.split()[0]: line for line in render(tree, columns=80)[2:]}
+    lines = {line.split()[0]: line for line in render(tree, columns=80, folds=False)[2:]}
     indent = {key: len(line) - len(line.lstrip()) for key, line in lines.items()}
     assert indent["0014"] == 0
     assert indent["aaaa"] == indent["bbbb"] == indent["0015"] == 2
@@ -221,6 +226,8 @@ def test_an_empty_session_says_so() -> None:
         "branches": {},
     }
     assert drawn(tree, 80) == "session new (ab00)  0 messages  0 branches\n(no messages yet)"
+    told = drawn(tree | {"num_messages": 3}, 80)  # a filter shows none of them
+    assert told.endswith("3 messages  0 branches\n(none of these)")
 
 
 def test_colour_changes_no_letter() -> None:
@@ -231,3 +238,72 @@ def test_colour_changes_no_letter() -> None:
     for mark in ("<bold>", "<dim>", "</>"):
         painted = painted.replace(mark, "")
     assert painted == NARROW
+
+
+FOLDED = """\
+session long (ab00)  60 messages  0 branches   KV G 1.42 GiB  D 1.51 GiB  budget 71%
+id     who   text                                tokens   kv     used  hits   lru
+0000   user  message 0                               10   G      now      0     -
+  0001 user  message 1                               10   G      now      0     -
+    0002 user message 2                              10   G      now      0     -
+      0003 user message 3                            10   G      now      0     -
+        ...      47 messages                        470   G 51%  now   0-46  3-26
+          0033 user message 51                       10   G      now      0     -"""
+
+
+def test_the_middle_of_a_long_conversation_is_one_row_with_its_sums() -> None:
+    tree = chain(60) | {"tiers": report()["tiers"]}
+    for number, each in enumerate(tree["messages"][4:51]):
+        if number % 2:
+            each["cached"] = {"device": 0, "host": 0, "disk": 0}
+        else:
+            each |= {"lru_rank": 26 - number // 2, "hits": number, "last_used_s": 4.0 + number}
+    lines = drawn(tree, None, cache=True).split("\n")
+    assert "\n".join(lines[:8]) == FOLDED
+    assert [line.split()[0] for line in lines[7:-1]] == [f"{n:04x}" for n in range(51, 60)]
+    assert len(drawn(tree, None, folds=False).split("\n")) == 62
+
+
+def test_forty_rows_are_never_too_many() -> None:
+    assert "..." not in drawn(chain(40), 80)
+    assert "..." in drawn(chain(41), 80)
+
+
+def test_what_has_a_name_forks_is_pinned_or_head_stays() -> None:
+    tree = chain(5000)
+    tree["messages"][1000]["labels"] = ["here"]
+    tree["messages"].append(message("aaaaa", "07d0", "user", "a fork", 1))
+    tree["branches"] = {"side": tree["messages"][3000]["id"]}
+    tree["head"] = tree["messages"][4000]["id"]
+    for each in tree["messages"][:101]:
+        each["pinned"] = True
+    told = drawn(tree, 100, cache=True)
+    for text in ("here", "a fork", "side", "<- HEAD", "message 2000 ", "message 100 "):
+        assert text in told
+    lines = told.split("\n")
+    assert len(lines) < 50
+    assert [line.split()[4] for line in lines if "..." in line][:2] == ["G*", "G"]
+
+
+def test_what_follows_a_cut_message_is_told_of_with_it() -> None:
+    tree = report()
+    tree["messages"] = tree["messages"][:3]
+    tree["messages"][2]["more_below"] = 4
+    line = drawn(tree, 80).split("\n")[-1]
+    assert line.endswith("   ... 4 more below")
+
+
+@given(st.lists(st.integers(0, 7), max_size=120), st.sets(st.integers(0, 119)))
+def test_every_message_is_shown_or_counted_exactly_once(back: list[int], named: set[int]) -> None:
+    parents = {str(n): None if n < up or not n else str(n - 1 - up) for n, up in enumerate(back)}
+    alike = {key: None if int(key) in named else int(key) // 50 for key in parents}
+    left, hidden = folded(parents, alike.__getitem__)
+    told = [each for key, _, _ in walk(left) for each in hidden.get(key, [key])]
+    assert sorted(told, key=int) == list(parents)
+    assert told == [key for key, _, _ in walk(parents)]  # and in the same order
+    follow = Counter(parents.values())
+    for middle in hidden.values():
+        assert len(middle) >= 6
+        assert len({alike[key] for key in middle}) == 1
+        assert all(alike[key] is not None and follow[key] == 1 for key in middle)
+    assert hidden == {} or len(parents) > 40

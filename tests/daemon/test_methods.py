@@ -365,3 +365,22 @@ def test_a_pin_that_has_ended_before_it_could_be_told_is_said(daemon: Daemon) ->
     with pytest.raises(InvalidInput, match="ended already"):
         daemon("cache.pin", session=answer["session"], hold_s=1e-9)
     assert daemon("cache.pin", session=answer["session"])["expires_s"] > 0
+
+
+def test_a_tree_says_how_much_its_depth_and_its_filter_leave_out(daemon: Daemon) -> None:
+    session = daemon.new("one")["session"]
+    first = daemon("sessions.show", session=session)["branches"]["main"]
+    for text in ("two", "three"):
+        daemon.ask(text, session=session)
+    daemon.ask("aside", session=session, at=first, branch="side")
+
+    def told(**asked: Any) -> list[tuple[str, int]]:
+        rows = daemon("tree", session=session, **asked)["messages"]
+        return [(row["role"][:4], row["more_below"]) for row in rows]
+
+    assert told(depth=2) == [("user", 0), ("assi", 6)]
+    assert told(depth=3) == [("user", 0), ("assi", 0), ("user", 3), ("user", 1)]
+    assert told(depth=2, filter="user-only") == [("user", 3)]
+    assert told(filter="labeled") == [("assi", 0), ("assi", 0)]
+    assert told(depth=2, filter="labeled") == []
+    assert len(told()) == len(told(filter="all")) == len(told(depth=9)) == 8

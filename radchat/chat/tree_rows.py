@@ -1,0 +1,159 @@
+"""The rows of a tree's picture: a message each, or one for the middle of a long run of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from radchat.chat.footer import age, count
+from radchat.chat.text import one_line
+from radchat.chat.tree_shape import WHO, Place, folded, steps, walk
+
+HEAD_MARK = "<- HEAD"
+TIERS = (("device", "G", "device"), ("host", "H", "host"), ("disk", "D", "disk"))
+
+
+@dataclass(slots=True)
+class Row:
+    """A message, ready to be laid out."""
+
+    indent: int
+    id: str
+    who: str
+    text: str
+    tokens: str
+    cache: tuple[str, str, str, str]  # kv, used, hits, lru
+    labels: tuple[str, ...]  # branches and labels; where HEAD is, its mark is the last
+    is_head: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The messages in their order, each with its names, and which of them stand for more."""
+
+    messages: dict[str, Mapping[str, Any]]
+    names: Mapping[str, str]
+    head: str | None
+    labels: dict[str, list[str]]
+    order: list[Place]
+    hidden: dict[str, list[str]]
+
+    @classmethod
+    def of(cls, tree: Mapping[str, Any], names: Mapping[str, str], *, folds: bool) -> Rows:
+        messages = {m["id"]: m for m in tree["messages"]}
+        labels: dict[str, list[str]] = {}
+        for name, key in (tree.get("branches") or {}).items():
+            labels.setdefault(key, []).append(one_line(name))
+        for key, message in messages.items():
+            more = [one_line(str(label)) for label in message.get("labels") or ()]
+            if below := message.get("more_below"):
+                more.append(f"... {count(below)} more below")
+            if more:
+                labels[key] = [*labels.get(key, ()), *more]
+        head = tree.get("head")
+
+        def alike(key: str) -> object:
+            is_plain = key not in labels and key != head
+            return bool(messages[key].get("pinned")) if is_plain else None
+
+        parents = {key: message.get("parent") for key, message in messages.items()}
+        left, hidden = folded(parents, alike) if folds else (parents, {})
+        return cls(messages, names, head, labels, walk(left), hidden)
+
+    def indented(self, limit: int | None) -> list[Row]:
+        """``limit``: columns of indentation."""
+        deepest = max(depth for _, depth, _ in self.order)
+        found = []
+        for place in self.order:
+            key, indent = place[0], 2 * steps(place, deepest, limit)
+            if key in self.hidden:
+                found.append(
+                    _folded_row([self.messages[each] for each in self.hidden[key]], indent)
+                )
+                continue
+            labels = list(self.labels.get(key, ()))
+            found.append(_row(self.messages[key], self.names[key], indent, labels, self.head))
+        return found
+
+
+def _row(
+    message: Mapping[str, Any], name: str, indent: int, labels: list[str], head: str | None
+) -> Row:
+    is_head = message["id"] == head
+    if is_head:
+        labels.append(HEAD_MARK)
+    tokens = message.get("tokens")
+    who = str(message["role"])
+    return Row(
+        indent=indent,
+        id=name,
+        who=WHO.get(who, one_line(who)[:4]),
+        text=one_line(str(message.get("text") or "")),
+        tokens="-" if tokens is None else count(tokens),
+        cache=_cache_cells(message),
+        labels=tuple(labels),
+        is_head=is_head,
+    )
+
+
+def _folded_row(messages: Sequence[Mapping[str, Any]], indent: int) -> Row:
+    """One for all of them: their tokens, where those are, and from which rank to which they go."""
+    tokens = [message.get("tokens") or 0 for message in messages]
+    cached = [message.get("cached") or {} for message in messages]
+    whole = {
+        "role": None,
+        "tokens": sum(tokens),
+        "cached": {key: sum(each.get(key) or 0 for each in cached) for key, _, _ in TIERS},
+        "pinned": messages[0].get("pinned"),
+    }
+
+    def known(key: str) -> list[Any]:
+        return sorted(each[key] for each in messages if each.get(key) is not None)
+
+    spans = []
+    for key in ("hits", "lru_rank"):
+        ends = [count(number) for number in known(key)[:: max(len(known(key)) - 1, 1)]]
+        spans.append("-".join(dict.fromkeys(ends)) or "-")
+    used = age(next(iter(known("last_used_s")), None))
+    return Row(
+        indent=indent,
+        id="...",
+        who="",
+        text=f"{count(len(messages))} messages",
+        tokens=count(sum(tokens)),
+        cache=(kv_cell(whole), used, spans[0], spans[1]),
+        labels=(),
+        is_head=False,
+    )
+
+
+def _cache_cells(message: Mapping[str, Any]) -> tuple[str, str, str, str]:
+    used = age(message.get("last_used_s"))
+    hits = message.get("hits")
+    rank = message.get("lru_rank")
+    return (
+        kv_cell(message),
+        used,
+        "-" if hits is None else count(hits),
+        "-" if rank is None else str(rank),
+    )
+
+
+def kv_cell(message: Mapping[str, Any]) -> str:
+    """``G``, ``D``, ``-``, ``G*`` pinned, ``G 80%`` when only a part of the tokens is cached;
+    ``G 80% D``: the rest is on disk, ``G 80% D 10%``: some of the rest.
+    """
+    cached = message.get("cached") or {}
+    held = {letter: number for key, letter, _ in TIERS if (number := cached.get(key))}
+    if not held:
+        return "-"
+    tokens, star = message.get("tokens") or 0, "*" if message.get("pinned") else ""
+    cells = []
+    for letter, number in held.items():
+        cells += [f"{letter}{star}", f"{max(100 * number // tokens, 1)}%"]
+        star = ""
+    # the stop token of a newest answer is computed with the turn after it
+    if sum(held.values()) >= tokens - (message.get("role") == "assistant"):
+        cells.pop()
+    return " ".join(cells)
