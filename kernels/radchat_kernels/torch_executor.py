@@ -38,7 +38,7 @@ class TorchExecutor:
         """Plans as a CPU's caches like them: only long runs are worth an item of their own.
 
         Of 32 and 64 bits (``--exact``) each sequence by itself: what an answer is must not hang on
-        who runs beside it, and a merge rounds (docs/adr/0021).
+        who runs beside it, and a merge rounds (docs/adr/0024).
         """
         return Limits(shared=element_size <= MOST_BYTES, share_from=SHARE_FROM)
 
