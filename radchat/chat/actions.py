@@ -222,7 +222,9 @@ def _tree(chat: Chat, rest: str) -> None:
 
 
 def _log(chat: Chat, rest: str) -> None:  # noqa: ARG001
-    for line in transcript(chat.call("log")["messages"], markdown=False, paint=chat.host.paint):
+    messages = chat.call("log")["messages"]
+    columns = chat.host.columns if chat.renders else None
+    for line in transcript(messages, markdown=False, columns=columns, paint=chat.host.paint):
         chat.host.out(line)
 
 

@@ -23,6 +23,7 @@ def compare(chat: Chat, rest: str) -> None:
         what,
         columns=host.columns,
         side_by_side="no-columns" not in said,
+        renders=chat.renders,
         paint=host.paint,
     ):
         host.out(line)

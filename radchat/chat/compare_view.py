@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import zip_longest
 
+from radchat.chat.columns import GAP, fit, room
 from radchat.chat.footer import counted
 from radchat.chat.paths import Beside, Message, Side, in_tokens
 from radchat.chat.text import one_line
@@ -15,16 +16,10 @@ from radchat.chat.transcript import text_lines
 from radchat.chat.tree_view import Paint, unpainted
 from radchat.chat.width import cut, visible_width
 
-LEAST = 34  # columns a path needs for its text; with two, 80 are enough
-BETWEEN = " | "
-
 
 def room_for(sides: int, columns: int | None) -> int | None:
     """Columns for each of so many paths side by side; None where they have no room."""
-    if columns is None:
-        return None
-    each = (columns - len(BETWEEN) * (sides - 1)) // sides
-    return each if each >= LEAST else None
+    return None if columns is None or fit(columns) < sides else room(columns, sides)
 
 
 def lines(
@@ -32,21 +27,22 @@ def lines(
     *,
     columns: int | None,
     side_by_side: bool,
+    renders: bool = False,
     paint: Paint = unpainted,
 ) -> list[str]:
     """``side_by_side``: if there is room for it. ``renders``: answers as Markdown."""
-    room = room_for(len(what.sides), columns) if side_by_side else None
+    each = room_for(len(what.sides), columns) if side_by_side else None
     head = what.same()
     told = [paint(head if columns is None else cut(head, columns), "bold"), ""]
-    if room is not None:
-        return [*told, *_columns(what, room, paint)]
+    if each is not None:
+        return [*told, *_columns(what, each, renders, paint)]
     for number, side in enumerate(what.sides):
         title = f"=== {_title(side)}"
         told += ["", ""] if number else []
         told.append(paint(title if columns is None else cut(title, columns), "bold"))
         for message in side.below:
             told += ["", paint(_heading(what, message), "dim")]
-            told += text_lines(message, columns)
+            told += text_lines(message, columns, renders=renders)
     return told
 
 
@@ -60,7 +56,7 @@ def _heading(what: Beside, message: Message) -> str:
     return f"{one_line(str(message['role']))} {what.short[str(message['id'])]}"
 
 
-def _columns(what: Beside, room: int, paint: Paint) -> list[str]:
+def _columns(what: Beside, room: int, renders: bool, paint: Paint) -> list[str]:
     """Each message begins on a line of its own in every column."""
     told = [_row([paint(cut(_title(side), room), "bold") for side in what.sides], room)]
     for messages in zip_longest(*(side.below for side in what.sides)):
@@ -69,7 +65,7 @@ def _columns(what: Beside, room: int, paint: Paint) -> list[str]:
             cell = []
             if message is not None:
                 cell = [paint(cut(_heading(what, message), room), "dim")]
-                cell += text_lines(message, room)
+                cell += text_lines(message, room, renders=renders)
             cells.append(cell)
         told.append(_row([""] * len(cells), room))
         told += [_row(row, room) for row in zip_longest(*cells, fillvalue="")]
@@ -78,4 +74,4 @@ def _columns(what: Beside, room: int, paint: Paint) -> list[str]:
 
 def _row(cells: Sequence[str], room: int) -> str:
     padded = [cell + " " * (room - visible_width(cell)) for cell in cells]
-    return BETWEEN.join(padded).rstrip()
+    return GAP.join(padded).rstrip()

@@ -141,6 +141,11 @@ class Chat:
         """Of the session one is in, not of the chat: one may go from a kept one to another."""
         return bool(self.session.get("ephemeral", self._start.ephemeral))
 
+    @property
+    def renders(self) -> bool:
+        """Are answers shown as Markdown?"""
+        return shows_markdown(self.host, raw=self._start.raw)
+
     def _toolbar(self, columns: int) -> str:
         loaded, head = {**self.opening.loaded, **self.loaded}, self.head or {}
         model = self.arguments.get("model") or self.session.get("model")
@@ -375,7 +380,7 @@ class Chat:
             "shows_footer": not self.host.quiet,
             "paints": self.host.paints(sys.stderr),
             "columns": self.host.error_columns,
-            "renders": shows_markdown(self.host, raw=self._start.raw),
+            "renders": self.renders,
             "continues": "/continue",
             "at_end": self.prompt.take,
             "standing": self.standing,

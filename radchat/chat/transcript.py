@@ -10,15 +10,22 @@ from radchat.chat.footer import age, count
 from radchat.chat.text import clean, one_line
 from radchat.chat.tree_shape import short_ids
 from radchat.chat.tree_view import Paint, unpainted
-from radchat.chat.width import broken, cut, table
+from radchat.chat.width import cut, table
 
 CUT_OFF = ("abort", "length", "error")
 
 
 def transcript(
-    messages: Sequence[dict[str, Any]], *, markdown: bool, paint: Paint = unpainted
+    messages: Sequence[dict[str, Any]],
+    *,
+    markdown: bool,
+    columns: int | None = None,
+    paint: Paint = unpainted,
 ) -> list[str]:
-    """Every message with a heading: Markdown's, or who, id, turn and branches."""
+    """Every message with a heading: Markdown's, or who, id, turn and branches.
+
+    ``columns``: answers are shown as Markdown, in so many.
+    """
     names = short_ids(str(m["id"]) for m in messages)
     lines: list[str] = []
     for message in messages:
@@ -31,12 +38,17 @@ def transcript(
             turn = f"  #{message['turn']}" if message.get("turn") and who == "user" else ""
             branches = "".join(f"  {one_line(str(b))}" for b in message.get("branches") or ())
             lines.append(paint(f"{who} {names[str(message['id'])]}{turn}{branches}", "bold"))
-        lines += text_lines(message)
+        renders = columns is not None and message["role"] == "assistant"
+        lines += text_lines(message, columns if renders else None, renders=renders)
     return lines
 
 
-def text_lines(message: Mapping[str, Any], columns: int | None = None) -> list[str]:
-    """What a message says, and how it ended if not by itself. ``columns``: no line is wider."""
+def text_lines(
+    message: Mapping[str, Any], columns: int | None = None, *, renders: bool = False
+) -> list[str]:
+    """What a message says, and how it ended if not by itself. ``columns``: no line is wider;
+    ``renders``: an answer is shown as Markdown.
+    """
     files = message.get("files") or ()
     lines = [
         f"(file {one_line(str(f['name']))}, {count(len(f['text']))} characters)" for f in files
@@ -44,8 +56,14 @@ def text_lines(message: Mapping[str, Any], columns: int | None = None) -> list[s
     text = clean(str(message.get("text") or "")).strip("\n")
     if columns is None:
         lines += text.split("\n")
+    elif renders and message["role"] == "assistant":
+        from radchat.chat.markdown import rendered
+
+        lines += rendered(text, columns)
     else:
-        lines += broken(text.expandtabs(8), columns)
+        from radchat.chat.columns import fold
+
+        lines += fold(text, columns)
     if message.get("finish_reason") in CUT_OFF:
         lines.append(f"({message['finish_reason']}: the answer was cut off)")
     return lines

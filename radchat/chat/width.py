@@ -109,18 +109,6 @@ def wrap(text: str, columns: int) -> list[str]:
     return lines
 
 
-def broken(text: str, columns: int) -> list[str]:
-    """As ``wrap``, but a word that takes more is broken too: no line is wider."""
-    lines = []
-    for line in wrap(text, columns):
-        rest = line
-        while width(rest) > columns and (piece := first_line(rest, columns)):
-            lines.append(piece)
-            rest = rest[len(piece) :]
-        lines.append(rest)
-    return lines
-
-
 def hang(line: str, columns: int, indent: int) -> list[str]:
     """The line, broken at words; those after the first begin ``indent`` columns in, as its text."""
     first, *rest = wrap(line[indent:], max(columns - indent, 1))

@@ -9,6 +9,7 @@ import typer
 
 from radchat.chat import compare_view, diff_view
 from radchat.chat.paths import Beside, beside
+from radchat.chat.view import shows_markdown
 from radchat.cli import common
 from radchat.errors import UsageError
 
@@ -22,6 +23,9 @@ def compare(
             "--columns/--no-columns", help="side by side; where there is room, unless told"
         ),
     ] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="the model's own text: no Markdown shown")] = (
+        False
+    ),
 ) -> None:
     """What each of several paths says after what they share."""
     cli = common.of(ctx)
@@ -38,7 +42,11 @@ def compare(
             else f"one after the other: {len(refs)} columns have no room on {cli.columns}"
         )
     for line in compare_view.lines(
-        what, columns=cli.columns, side_by_side=columns is not False, paint=cli.paint
+        what,
+        columns=cli.columns,
+        side_by_side=columns is not False,
+        renders=shows_markdown(cli, raw=raw),
+        paint=cli.paint,
     ):
         cli.out(line)
 

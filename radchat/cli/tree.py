@@ -11,6 +11,7 @@ from radchat.chat.code_block import first_block
 from radchat.chat.text import clean
 from radchat.chat.transcript import transcript
 from radchat.chat.tree_view import render
+from radchat.chat.view import shows_markdown
 from radchat.cli import common
 from radchat.errors import InvalidInput, UsageError
 
@@ -65,11 +66,15 @@ def log(
     extract: Annotated[
         bool, typer.Option("-x", "--extract", help="only the last answer's first code block")
     ] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="the model's own text: no Markdown shown")] = (
+        False
+    ),
 ) -> None:
     """The conversation from the start to REF (HEAD when left out)."""
     cli = common.of(ctx)
     result = cli.call("log", ref=ref, n=number)
     messages = result["messages"]
+    columns = cli.columns if shows_markdown(cli, raw=raw) else None
     if response or extract:
         text = last_answer(messages)
         if extract:
@@ -79,13 +84,17 @@ def log(
             text = block
         if cli.json:
             cli.data({"text": text})
+        elif columns is not None and not extract:
+            from radchat.chat.markdown import rendered
+
+            cli.out("\n".join(rendered(clean(text).strip("\n"), columns)))
         else:
             cli.out(clean(text).rstrip("\n"))
     elif cli.json:
         cli.data(result)
     else:
         markdown = not common.is_terminal(sys.stdout)
-        for line in transcript(messages, markdown=markdown, paint=cli.paint):
+        for line in transcript(messages, markdown=markdown, columns=columns, paint=cli.paint):
             cli.out(line)
 
 

@@ -102,7 +102,7 @@ def test_a_closed_pipe_ends_it_quietly(
 
 def test_a_terminal_has_columns_where_they_fit(home: Path, daemon: FakeDaemon) -> None:
     env = clean_env(home, TERM="dumb")
-    for columns, told in ((80, COLUMNS), (60, LABELLED)):
+    for columns, told in ((80, COLUMNS), (49, LABELLED)):
         command = radchat("--daemon", str(daemon.path), "compare", *BOTH)
         with Terminal(command, env, columns=columns, rows=30) as terminal:
             terminal.wait_for("was cut off")
@@ -132,3 +132,30 @@ def test_in_chat_the_same_is_seen_from_where_one_stands(home: Path, daemon: Fake
         terminal.wait_for("/compare wants two REFs or more")
     heads = {json.dumps(args["head"]) for args in daemon.asked("log")[1:]}
     assert len(heads) == 1
+
+
+MARKED = "# Four **risks**\n\n- one `x`\n"
+
+
+def test_on_a_painted_terminal_answers_are_shown_as_markdown_unless_raw(
+    home: Path, daemon: FakeDaemon
+) -> None:
+    answers = {ref: [*LOGS[ref][:4], {**LOGS[ref][4], "text": MARKED}] for ref in BOTH}
+    daemon.script["log"] = lambda args: {
+        **log_of("price"), "messages": answers[args.get("ref") or "costs"]
+    }  # fmt: skip
+    for command in (
+        ("compare", *BOTH),
+        ("compare", *BOTH, "--no-columns"),
+        ("log",),
+        ("log", "-r"),
+    ):
+        words = radchat("--daemon", str(daemon.path), *command)
+        with Terminal(words, clean_env(home), columns=90, rows=40) as terminal:
+            terminal.wait_for("one x")
+            assert "# Four risks" in terminal.text
+            assert terminal.raw.count(b"\x1b[") > 4
+        for flags, env in ((("--raw",), {}), ((), {"NO_COLOR": "1"}), ((), {"TERM": "dumb"})):
+            with Terminal([*words, *flags], clean_env(home, **env), columns=90) as terminal:
+                terminal.wait_for("- one `x`")
+                assert "# Four **risks**" in terminal.everything
