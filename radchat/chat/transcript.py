@@ -70,12 +70,14 @@ def text_lines(
 
 
 def branches_listing(branches: Sequence[dict[str, Any]], columns: int | None) -> list[str]:
-    """One line a branch; the current one is starred."""
+    """One line a branch; the current one is starred. Those that go by number here have it."""
     if not branches:
         return ["no branches yet"]
+    are_numbered = any(b.get("number") for b in branches)
     rows = [
         [
             "*" if b.get("current") else " ",
+            *([str(b.get("number") or "")] if are_numbered else []),
             one_line(str(b["name"])),
             str(b.get("message") or "-")[:4],
             "-" if b.get("tokens") is None else count(b["tokens"]),
@@ -84,5 +86,6 @@ def branches_listing(branches: Sequence[dict[str, Any]], columns: int | None) ->
         ]
         for b in branches
     ]
-    lines = table(rows, ["", "branch", "at", "tokens", "used", "text"], frozenset((3,)))
+    titles = ["", *(["#"] if are_numbered else []), "branch", "at", "tokens", "used", "text"]
+    lines = table(rows, titles, frozenset((titles.index("tokens"),)))
     return lines if columns is None else [cut(line, columns) for line in lines]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
+import shutil
+import threading
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ from radchat.daemon.answering import Answer
 from radchat.daemon.arguments import Generate, Options
 from radchat.errors import ContextOverflow, NotFound, RadchatError, UsageError
 from radchat.protocol import Event
+from radchat_sessions.store import Store
 from tests.daemon.services import LONG, WHERE, House, house, named, notices, run, until
 
 WORDS: Options = {"seed": 7, "max_tokens": 6}
@@ -355,6 +359,45 @@ def test_a_client_that_goes_and_a_daemon_that_ends_keep_what_was_said(tmp_path: 
                 assert (last["role"], last["finish_reason"]) == ("assistant", "abort")
                 assert last["text"]
             assert (await home.service.tree(WHERE))["branch"] == "main"
+
+    run(main())
+
+
+def test_a_daemon_killed_in_the_middle_leaves_each_to_the_next_one(tmp_path: Path) -> None:
+    """Its home is copied while the engine stands still: what a SIGKILL would leave."""
+
+    async def main() -> None:
+        async with house(tmp_path) as home:
+            await home.say("hello", new_session=True)
+            stream = home.service.generate(
+                where=WHERE, kind="what-if", texts=["one", "two"], dtype="fp32", options=LONG
+            )
+            told: dict[int, str] = {0: "", 1: ""}
+            async for event in stream:
+                if event.name == "delta":
+                    told[event.data["choice"]] += event.data["text"]
+                if all(len(text) > 10 for text in told.values()):
+                    break
+            gate = threading.Event()
+            home.hold(gate)
+            await until(lambda: home.service._worker.step_s > 0.05)
+            await home.on_desk(lambda _: shutil.copytree(home.places.data, tmp_path / "copy"))
+            gate.set()
+            await stream.aclose()
+            where = home.places.running.relative_to(home.places.data)
+        store = Store.open(
+            tmp_path / "copy" / home.places.database.name, running_dir=tmp_path / "copy" / where
+        )
+        with contextlib.closing(store):
+            kept = {str(left.message and left.message.parent): left for left in store.recovered}
+            assert len(kept) == 2
+            for left in kept.values():
+                assert left.message is not None
+                asked = store.message(str(left.message.parent)).text
+                assert left.message.text.startswith(told[["one", "two"].index(asked)])
+                assert store.branch(left.session, asked).message == left.message.id
+                assert store.numbered_branches(left.session) == {1: "one", 2: "two"}
+            assert store.verify() == []
 
     run(main())
 
