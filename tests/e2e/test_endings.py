@@ -21,7 +21,7 @@ CHAT = (sys.executable, "-P", "-m", "radchat", "chat", *EXACT, "--max-tokens")
 
 def told(home: Home, before: int) -> bool:
     """Answers are on their way, and have some words."""
-    return home.status()["running"] > 0 and home.stats()["output_tokens"] > before + 60
+    return bool(home.status()["running"]) and int(home.stats()["output_tokens"]) > before + 60
 
 
 # -- one of several --------------------------------------------------------------------------------
