@@ -257,23 +257,25 @@ def printed(
     answers: Sequence[Whole],
     columns: int,
     *,
-    render: Render = fold,
+    render: Render | None = None,
     title: Callable[[str], str] = str,
 ) -> list[str]:
     """Every answer whole: side by side where all fit, else one after the other.
 
     Lines may be styled, by ``render`` and by ``title``, which is given the first of an answer.
+    Without a ``render`` lines that have all the width are left to the terminal to break.
     """
     if not 1 < len(answers) <= fit(columns):
         lines = []
         for each in answers:
-            lines += [*_heading(each, columns, title), "", *render(each.text, columns), ""]
+            text = each.text.split("\n") if render is None else render(each.text, columns)
+            lines += [*_heading(each, columns, title), "", *text, ""]
         return lines
     wide = room(columns, len(answers))
     headings = [_heading(each, wide, title) for each in answers]
     rows = max(map(len, headings)) + 1  # all texts begin in one row
     blocks = [
-        [*heading, *[""] * (rows - len(heading)), *render(each.text, wide)]
+        [*heading, *[""] * (rows - len(heading)), *(render or fold)(each.text, wide)]
         for heading, each in zip(headings, answers, strict=True)
     ]
     return [*(_row(row, wide) for row in itertools.zip_longest(*blocks, fillvalue="")), ""]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from radchat.chat.branches import Branch, Branches, shared_line
-from radchat.chat.columns import Whole, printed
+from radchat.chat.columns import Render, Whole, printed
 from radchat.chat.footer import SEPARATOR, counted
 from radchat.chat.host import Host
 from radchat.chat.text import one_line
@@ -163,8 +163,10 @@ class ManyView(View):
     def _write_plain(self, branch: Branch) -> None:
         self._num_written += 1
         self.status("")
-        text = branch.text if branch.text.endswith("\n") else f"{branch.text}\n"
-        self._write(f"{branch.label}{branch.at}\n{text}\n")
+        text, columns, render = branch.text.removesuffix("\n"), self.width(), self._render
+        if render is not None and columns is not None:
+            text = "\n".join(render(text, columns))
+        self._write(f"{branch.label}{branch.at}\n{text}\n\n")
 
     def _write_rest(self) -> None:
         columns = self.width() if self.shows_screen else None
@@ -176,13 +178,17 @@ class ManyView(View):
             Whole(each.label, each.at, each.state, self.branches.ask(each), each.text)
             for each in self.branches.all
         ]
-        if self.paints_out:
-            from radchat.chat.markdown import rendered
-
-            lines = printed(answers, columns, render=rendered, title=f"{BOLD}{{}}{RESET}".format)
-        else:
-            lines = printed(answers, columns)
+        title = f"{BOLD}{{}}{RESET}".format if self.paints_out else str
+        lines = printed(answers, columns, render=self._render, title=title)
         self._write("".join(f"{line}\n" for line in lines))
+
+    @property
+    def _render(self) -> Render | None:
+        if not self.renders:
+            return None
+        from radchat.chat.markdown import rendered
+
+        return rendered
 
     def _tell_end(self) -> None:
         each = self.branches.all

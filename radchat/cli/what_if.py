@@ -50,7 +50,7 @@ def what_if(
         args["options"]["seed"] = seed_base
     model = choose(cli, generation.model, is_new=False)
     args |= {"model": model} if model else {}
-    talk(cli, args, form="json" if cli.json else "text", one=False)
+    talk(cli, args, form="json" if cli.json else "text", one=False, raw=generation.raw)
 
 
 def _reader(
