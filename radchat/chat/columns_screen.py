@@ -10,6 +10,8 @@ import contextlib
 import threading
 from collections.abc import Callable, Sequence
 
+from prompt_toolkit.input import create_input
+
 from radchat.chat.branches import Branch, Branches
 from radchat.chat.columns import Cell, Line, painted, plan
 from radchat.chat.footer import SEPARATOR, counted
@@ -66,7 +68,12 @@ class ColumnsScreen:
             "<sigint>": self._stop_all,
         }
         self._screen: Screen[None] = Screen(
-            self._paint, keys, typed=self._typed, every_s=1.0, colors=colors
+            self._paint,
+            keys,
+            typed=self._typed,
+            every_s=1.0,
+            colors=colors,
+            input=create_input(always_prefer_tty=True),
         )
 
     def run(self) -> None:

@@ -7,10 +7,12 @@ and those before it are whole. Everything about the answers goes to stderr, as i
 
 from __future__ import annotations
 
+import fcntl
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TextIO
 
 from radchat.chat.branches import Branch, Branches, shared_line
 from radchat.chat.columns import Render, Whole, printed
@@ -223,6 +225,19 @@ def is_many(args: Mapping[str, Any]) -> bool:
     return args["kind"] == "what-if" or int(args.get("n", 1)) > 1
 
 
+def shows_columns(host: Host) -> bool:
+    """As other screens, and also where text is piped in: keys come from the terminal that stdout
+    is.
+    """
+    is_able = not host.plain and host.env.get("TERM", "") not in ("dumb", "")
+    return host.shows_screens or (host.columns is not None and is_able and _is_readable(sys.stdout))
+
+
+def _is_readable(terminal: TextIO) -> bool:
+    """Not where it was opened to be written only: `> /dev/tty`."""
+    return fcntl.fcntl(terminal.fileno(), fcntl.F_GETFL) & os.O_ACCMODE != os.O_WRONLY
+
+
 def many_view(
     args: Mapping[str, Any],
     host: Host,
@@ -235,7 +250,7 @@ def many_view(
     return ManyView(
         answer=Answer(stays=args["kind"] == "what-if"),
         **shown,
-        shows_screen=host.shows_screens and shown.get("shows_text", True),
+        shows_screen=shows_columns(host) and shown.get("shows_text", True),
         cancel=lambda **which: client().call("cancel", **which),
         width=lambda: host.columns,
         paints_out=host.paints(sys.stdout),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
@@ -185,6 +186,34 @@ def test_a_daemon_that_does_not_answer_a_stop_is_left(
     assert left(terminal).count("says this.") == 4
     speakers.say_all("more")  # to nobody
     assert daemon.noticed_cancel.wait(60)
+
+
+def test_with_piped_text_keys_come_from_the_terminal(
+    home: Path, daemon: FakeDaemon, speakers: Speakers
+) -> None:
+    line = shlex.join(radchat("--daemon", str(daemon.path), "what-if", *TEXTS))
+    command = ["sh", "-c", f"echo a document | {line}; echo ended with $?"]
+    env = clean_env(home, RADCHAT_MODEL="tiny")
+    with Terminal(command, env, columns=200) as terminal:
+        terminal.wait_for("> 1 price")
+        assert daemon.asked("generate")[0]["texts"][0] == "a document\n\nprice -10 %"
+        terminal.type("2")
+        terminal.wait_for("> 2 cost")
+        terminal.type("\x03")
+        terminal.wait_for("ended with 130")
+
+
+def test_with_no_keys_to_come_there_is_no_screen(
+    home: Path, daemon: FakeDaemon, speakers: Speakers
+) -> None:
+    line = shlex.join(radchat("--daemon", str(daemon.path), "what-if", *TEXTS))
+    env = clean_env(home, RADCHAT_MODEL="tiny")
+    with Terminal(["sh", "-c", f"echo a document | {line} > /dev/tty"], env) as terminal:
+        speakers.say_all("says this.")
+        speakers.end_all()
+        assert terminal.wait_end() == 0
+        assert b"\x1b[?1049h" not in terminal.raw
+        assert terminal.everything.count("says this.") == 4
 
 
 def test_a_window_that_is_resized_is_painted_anew(open_: Open, speakers: Speakers) -> None:
@@ -425,7 +454,7 @@ def test_in_a_chat_head_stays_and_the_answers_stay_on_the_screen(
     terminal.wait_for("hire says this.")
     speakers.end_all()
     terminal.wait_for("`/switch 2` goes to one, `/compare 1 2` sets two side by side")
-    terminal.wait_for(lambda t: t.lines[-1] == ">" or t.text.endswith("\n>"))
+    terminal.wait_for(lambda t: ">" in t.lines)  # the prompt, above the status bar
     assert left(terminal).count("says this.") == 4
     sent = daemon.asked("generate")[0]
     assert sent["texts"] == list(TEXTS)
