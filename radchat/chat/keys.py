@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 SHIFT_ENTER = ("\x1b[13;2u", "\x1b[27;2;13~")
 ALT_ENTER = ("\x1b[13;3u", "\x1b[27;3;13~")  # where a terminal tells it so
+PASTE_ENDS = "\x1b[201~"
 ESCAPE_S = 0.1  # after which a lone Esc is one, and no longer the beginning of a key
 SECOND_ESCAPE_S = 0.6  # in which a second one opens the tree
 
@@ -25,6 +26,7 @@ for _sequence in SHIFT_ENTER:
     ANSI_SEQUENCES[_sequence] = Keys.ControlJ
 for _sequence in ALT_ENTER:
     ANSI_SEQUENCES[_sequence] = (Keys.Escape, Keys.ControlM)
+ANSI_SEQUENCES[PASTE_ENDS] = Keys.Ignore  # a second one: a paste had the first in it
 
 
 class WantsTree(Exception):
@@ -68,7 +70,7 @@ def _ends(keys: KeyBindings, prompt: Prompt) -> None:
         if buffer.complete_state is not None and buffer.complete_state.current_completion:
             buffer.complete_state = None
             prompt.open_menu()  # of what may follow
-        elif prompt.goes_on(buffer):
+        elif _is_pasted(event) or prompt.goes_on(buffer):
             buffer.insert_text("\n")
         else:
             buffer.validate_and_handle()
@@ -104,6 +106,14 @@ def _ends(keys: KeyBindings, prompt: Prompt) -> None:
             history.append_string(prompt.offered)
         event.current_buffer.reset(Document("/"))
         prompt.open_menu()
+
+
+def _is_pasted(event: KeyPressEvent) -> bool:
+    """A paste that has the mark of its end in it goes on behind it; that is not the keyboard."""
+    for key in event.key_processor.input_queue:
+        if key.data == PASTE_ENDS or key.key == Keys.BracketedPaste:
+            return key.data == PASTE_ENDS
+    return False
 
 
 def _edits(keys: KeyBindings, prompt: Prompt) -> None:

@@ -57,6 +57,7 @@ class Opening:
         self._on_change = on_change
         self._say = say
         self._is_open = threading.Event()
+        self._has_news = threading.Event()  # it is open, or something is waited for
         self._thread = threading.Thread(target=self._run, name="opening", daemon=True)
 
     def start(self) -> None:
@@ -69,6 +70,11 @@ class Opening:
             raise self.error
         return done
 
+    def first_look(self, timeout: float) -> bool:
+        """As ``wait``, but only for a daemon that is up: one that starts takes longer than that."""
+        self._has_news.wait(timeout)
+        return self.wait(0)
+
     def is_loaded(self, timeout: float) -> bool:
         """Whether the model is, or cannot be, after so many seconds."""
         self._thread.join(timeout)
@@ -78,6 +84,7 @@ class Opening:
         """The same words again are no reason to paint."""
         if text != self.text:
             self.text = text
+            self._has_news.set()
             self._on_change()
 
     def _run(self) -> None:
@@ -87,6 +94,7 @@ class Opening:
             self.client = client
             self._on_open(opened)
             self._is_open.set()
+            self._has_news.set()
             self._load(client, opened)
         except RadchatError as error:
             self.error = error
@@ -94,6 +102,7 @@ class Opening:
                 self._say(f"error: {error.message}")
         finally:
             self._is_open.set()
+            self._has_news.set()
             self.show("")
 
     def _load(self, client: Client, opened: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 LINES, CHARS = 8, 1000  # from these on a paste is a long one
-_PLACEHOLDER = re.compile(r"\[pasted #(\d+): [^\]\n]*\]")
+_PLACEHOLDER = re.compile(r"\[pasted #(\d+): [^\[\]\n]*\]")
 
 
 class Pastes:

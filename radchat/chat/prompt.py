@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from prompt_toolkit.application import run_in_terminal
+from prompt_toolkit.application import Application, run_in_terminal
 from prompt_toolkit.application.current import set_app
 from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.completion import CompleteEvent, Completer
@@ -105,12 +105,9 @@ class Prompt:
         """
         self.had_text = False
         self.offered = default
-        self._type_ahead(default)
         self.refresh()
-        try:
+        with self._typing_ahead(default):
             text = self._session.prompt(mark, default=default)
-        finally:
-            mark_pastes()
         return unquoted(typed(self.pastes.whole(text))).strip("\n")
 
     def choose(self, question: str) -> str:
@@ -144,12 +141,32 @@ class Prompt:
         store_typeahead(source, typed_ahead.early(cooked()))
         return typed_ahead.held(source)
 
-    def _type_ahead(self, default: str) -> None:
-        """Held keys first, then what waits with its Enter."""
-        source = self._session.input
-        held, self._held = self._held, []
-        waiting = typed_ahead.early(cooked()) + get_typeahead(source)
-        store_typeahead(source, typed_ahead.below(default, held) + waiting)
+    @contextlib.contextmanager
+    def _typing_ahead(self, default: str) -> Iterator[None]:
+        """Held keys first, then what waits with its Enter; in a prompt that is up and has its
+        history, and before any that is typed there.
+        """
+        source, app = self._session.input, self._session.app
+        keys = typed_ahead.below(default, self._held)
+        keys += typed_ahead.early(cooked()) + get_typeahead(source)
+        self._held = []
+
+        def press() -> None:
+            app.key_processor.feed_multiple(keys)
+            keys.clear()
+            app.key_processor.process_keys()
+
+        def is_up(_app: Application[str]) -> None:
+            if keys and app.loop is not None:
+                app.loop.call_soon(press)  # behind the history, which loads as it is first shown
+
+        app.after_render += is_up
+        try:
+            yield
+        finally:
+            app.after_render -= is_up
+            store_typeahead(source, keys)  # of a prompt that never was up
+            mark_pastes()
 
     # --- above, below and beside it; from any thread ---
 

@@ -148,11 +148,13 @@ class Chat:
 
     def _toolbar(self, columns: int) -> str:
         loaded, head = {**self.opening.loaded, **self.loaded}, self.head or {}
-        model = self.arguments.get("model") or self.session.get("model")
+        asked, own = self.arguments.get("model"), self.session.get("model")
+        if not asked and own and own != loaded.get("model", own):
+            loaded = {"model": own}  # another session's; whether it is loaded nobody has said
         return status_bar.line(
             status_bar.Facts(
                 doing=self.opening.text,
-                model=model or loaded.get("model"),
+                model=loaded.get("model") or asked or own,
                 dtype=loaded.get("dtype"),
                 is_loaded=bool(loaded),
                 branch=head.get("branch"),
@@ -177,7 +179,7 @@ class Chat:
 
     def run(self) -> int:
         self.opening.start()
-        self.opening.wait(FIRST_LOOK_S)
+        self.opening.first_look(FIRST_LOOK_S)
         if self._start.prompt:
             self._safely(self._start.prompt)
         while not self.is_over:

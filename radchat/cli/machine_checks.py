@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from importlib import metadata, util
+from importlib import util
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,6 +62,8 @@ def packages(cli: Cli) -> Iterator[Finding]:  # noqa: ARG001
 
 def version(package: str) -> str | None:
     """As it says of itself, without importing it."""
+    from importlib import metadata  # 10 ms, of which a chat that opens has no use
+
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

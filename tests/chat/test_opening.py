@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 from radchat.chat.opening import Opening
 from radchat.cli.common import Cli
 from radchat.client import Client
@@ -45,6 +47,29 @@ def test_the_kv_of_heads_path_is_restored_while_one_types(daemon: FakeDaemon) ->
     (asked,) = daemon.asked("models.load")
     assert (asked["session"], asked["restore"]) == (SESSION["id"], True)
     assert asked["head"]["message"] == SESSION["head"]
+
+
+def test_the_prompt_waits_for_no_daemon_that_is_only_starting(daemon: FakeDaemon) -> None:
+    may_answer = threading.Event()
+
+    def connect() -> Client:
+        opening.show("starting the daemon")
+        assert may_answer.wait(60)
+        return Client.connect(Places.from_env(), start=False, daemon_socket=daemon.path)
+
+    opening = Opening(
+        connect,
+        session={"where": WHERE, "session": None, "new": True},
+        model={},
+        on_open=lambda _session: None,
+        on_change=lambda: None,
+        say=lambda _text: None,
+    )
+    opening.start()
+    assert not opening.first_look(1e6)
+    may_answer.set()
+    assert opening.wait(60)
+    assert opening.first_look(1e6)
 
 
 def test_what_restores_nothing_says_nothing(daemon: FakeDaemon) -> None:

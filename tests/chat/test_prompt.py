@@ -12,9 +12,10 @@ from prompt_toolkit.input import PipeInput, create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
 from radchat.chat import commands
-from radchat.chat.history_file import forget
-from radchat.chat.prompt import Prompt, is_open_block, unquoted
+from radchat.chat.history_file import add, forget, latest
+from radchat.chat.prompt import Prompt, WantsTree, is_open_block, unquoted
 from radchat.errors import UsageError
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -43,6 +44,15 @@ def read(keyboard: PipeInput, keys: str, *, history: Path | None = None) -> str:
         ("\x1b[200~a\r\nb\r\nc\x1b[201~\r", "a\nb\nc"),
         ("\x1b[200~x\x1b[31mred\x1b[201~\r", "x\x1b[31mred"),
         ("see: \x1b[200~p\x1b[201~ ok\r", "see: p ok"),
+        ("\x1b[200~a\x1b[201~b\rc\x1b[201~\r", "ab\nc"),  # the end of a paste in a paste
+        ("\x1b[200~a\x1b[201~b\x1b[200~c\x1b[201~\r", "abc"),
+        ("one\x1b[13;3utwo\r", "one\ntwo"),  # Alt+Enter, as kitty tells it
+        ("kept\x1b\x1b\rx\r", "kept\nx"),  # Esc, and Alt+Enter
+        ("\x1bOP\x1b[15~\x1b[3;5~x\r", "x"),  # keys that mean nothing here
+        ("one two\x17three\r", "one three"),
+        ("one\ntwo\x15three\r", "one\nthree"),
+        ("one two\x01\x0bthree\r", "three"),
+        ("one\ntwo\x1b[A!\r", "one!\ntwo"),  # up: a line of the text, not of the history
     ],
 )
 def test_what_the_keys_make(keyboard: PipeInput, keys: str, text: str) -> None:
@@ -117,6 +127,63 @@ def test_a_long_paste_is_a_placeholder_on_screen_and_whole_in_the_message(
     assert text == "before " + lines.replace("\r\n", "\n") + " after"
     shown = prompt._session.history.get_strings()[-1]
     assert shown == "before [pasted #1: 10,000 lines] after"
+
+
+LONG = "\n".join(f"line {i}" for i in range(12))
+PASTE = f"\x1b[200~{LONG}\x1b[201~"
+
+
+@pytest.mark.parametrize(
+    ("keys", "text"),
+    [
+        (f"{PASTE}\x7fx\r", "x"),
+        (f"a {PASTE}\x17b\r", "a b"),
+        (f"a {PASTE}\x1b\x7fb\r", "a b"),
+        (f"{PASTE}\x01\x1b[3~x\r", "x"),
+        (f"{PASTE}\x01\x04x\r", "x"),
+        (f"{PASTE}\x1b[Dx\r", f"x{LONG}"),
+        (f"{PASTE}\x01\x1b[Cx\r", f"{LONG}x"),
+        (f"{PASTE} and {PASTE}\r", f"{LONG} and {LONG}"),
+        (f"[pasted #9: 2 lines]\x7f{PASTE}\r", f"[pasted #9: 2 lines{LONG}"),
+    ],
+)
+def test_a_placeholder_is_one_letter_to_the_keys(keyboard: PipeInput, keys: str, text: str) -> None:
+    assert read(keyboard, keys) == text
+
+
+def test_a_placeholder_that_is_recalled_is_whole_again(keyboard: PipeInput) -> None:
+    prompt = Prompt(history=None, input=keyboard, output=DummyOutput())
+    keyboard.send_text(f"one {PASTE}\r\x1b[A two\r")
+    assert [prompt.read("> "), prompt.read("> ")] == [f"one {LONG}", f"one {LONG} two"]
+
+
+@pytest.mark.parametrize("keys", ["\x07", "\x18\x05"])
+def test_the_editor_gets_a_paste_whole_and_what_it_gives_is_offered(
+    keyboard: PipeInput, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: str
+) -> None:
+    editor = tmp_path / "editor"
+    editor.write_text(f'#!/bin/sh\ncp "$1" {tmp_path}/seen\necho "$1" >{tmp_path}/name\n'
+                      'echo written >"$1"\n')  # fmt: skip
+    editor.chmod(0o700)
+    monkeypatch.setenv("VISUAL", str(editor))
+    prompt = Prompt(history=None, input=keyboard, output=DummyOutput())
+
+    def go_on() -> None:
+        wait_until(lambda: prompt.buffer.text == "written")
+        keyboard.send_text(" and sent\r")
+
+    threading.Thread(target=go_on, daemon=True).start()
+    keyboard.send_text(f"see {PASTE}{keys}")
+    assert prompt.read("> ") == "written and sent"
+    assert (tmp_path / "seen").read_text().rstrip("\n") == f"see {LONG}"
+    assert (tmp_path / "name").read_text().strip().endswith(".md")
+
+
+def test_esc_esc_at_an_empty_prompt_wants_the_tree(keyboard: PipeInput) -> None:
+    with pytest.raises(WantsTree):
+        read(keyboard, "\x1b\x1b")
+    with pytest.raises(WantsTree):
+        read(keyboard, "x\x7f\x1b\x1b")
 
 
 def test_a_short_paste_is_shown_as_it_is(keyboard: PipeInput) -> None:
@@ -210,6 +277,17 @@ def test_a_history_file_that_vanished_is_made_again_as_private(
     finally:
         os.umask(before)
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_of_a_long_history_the_latest_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "history"
+    for number in range(300):
+        add(path, f"entry {number}\n+of two lines", "aaaa")
+    assert latest(path) == [f"entry {number}\n+of two lines" for number in range(299, -1, -1)]
+    some = latest(path, 2000)
+    assert some == latest(path)[: len(some)]
+    assert 10 < len(some) < 50
+    assert latest(path, 5) == []
 
 
 def test_without_a_history_file_nothing_is_written(keyboard: PipeInput, tmp_path: Path) -> None:
