@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any
 
 NEXT_PIECE_S = 0.02  # a terminal that pastes much fills the queue again so soon
-PASTES_MARKED, PASTES_UNMARKED = "\x1b[?2004h", "\x1b[?2004l"
+PASTES_MARKED, PASTES_UNMARKED = b"\x1b[?2004h", b"\x1b[?2004l"
 _IFLAG, _LFLAG = 0, 3  # of termios.tcgetattr
 _as_found: list[list[Any]] = []  # how the terminal was before `quiet`
 _wanted: list[list[Any] | None] = []  # how it is to be; None: another program's affair
@@ -99,11 +99,13 @@ def _lent() -> Iterator[None]:
 
 
 def mark_pastes(on: bool = True) -> None:
-    """Ask the terminal for it again, after a prompt has ended: a paste into the answer is one."""
+    """Ask the terminal for it again, after a prompt has ended: a paste into the answer is one.
+
+    Also from a signal's handler, which may have interrupted a writer of stdout: past its buffer.
+    """
     if _marks:
         with contextlib.suppress(OSError, ValueError):  # hung up
-            sys.stdout.write(PASTES_MARKED if on else PASTES_UNMARKED)
-            sys.stdout.flush()
+            os.write(sys.stdout.fileno(), PASTES_MARKED if on else PASTES_UNMARKED)
 
 
 def cooked() -> str:
