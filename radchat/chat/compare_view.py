@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import zip_longest
 
-from radchat.chat.columns import GAP, fit, room
+from radchat.chat.columns import GAP, fit, fold, room
 from radchat.chat.footer import counted
 from radchat.chat.paths import Beside, Message, Side, in_tokens
 from radchat.chat.text import one_line
@@ -58,7 +58,8 @@ def _heading(what: Beside, message: Message) -> str:
 
 def _columns(what: Beside, room: int, renders: bool, paint: Paint) -> list[str]:
     """Each message begins on a line of its own in every column."""
-    told = [_row([paint(cut(_title(side), room), "bold") for side in what.sides], room)]
+    titles = [[paint(line, "bold") for line in fold(_title(side), room)] for side in what.sides]
+    told = [_row(row, room) for row in zip_longest(*titles, fillvalue="")]
     for messages in zip_longest(*(side.below for side in what.sides)):
         cells: list[list[str]] = []
         for message in messages:

@@ -112,6 +112,6 @@ def _what(done: dict[str, Any]) -> str:
     if done["branches"]:
         number = len(done["branches"])
         parts.append(f"{number} branch{'' if number == 1 else 'es'}")
-    if done.get("labels"):
+    if done["labels"]:
         parts.append(counted(done["labels"], "label"))
     return ", ".join(parts)

@@ -22,7 +22,7 @@ def transcript(
     columns: int | None = None,
     paint: Paint = unpainted,
 ) -> list[str]:
-    """Every message with a heading: Markdown's, or who, id, turn and branches.
+    """Every message with a heading: Markdown's, or who, id, turn, branches and labels.
 
     ``columns``: answers are shown as Markdown, in so many.
     """
@@ -36,8 +36,9 @@ def transcript(
             lines += [f"## {who}", ""]
         else:
             turn = f"  #{message['turn']}" if message.get("turn") and who == "user" else ""
-            branches = "".join(f"  {one_line(str(b))}" for b in message.get("branches") or ())
-            lines.append(paint(f"{who} {names[str(message['id'])]}{turn}{branches}", "bold"))
+            named = [*(message.get("branches") or ()), *(message.get("labels") or ())]
+            after = "".join(f"  {one_line(str(name))}" for name in named)
+            lines.append(paint(f"{who} {names[str(message['id'])]}{turn}{after}", "bold"))
         renders = columns is not None and message["role"] == "assistant"
         lines += text_lines(message, columns if renders else None, renders=renders)
     return lines

@@ -99,7 +99,7 @@ def _row(
 
 def _folded_row(messages: Sequence[Mapping[str, Any]], indent: int) -> Row:
     """One for all of them: their tokens, where those are, and from which rank to which they go."""
-    tokens = [message.get("tokens") or 0 for message in messages]
+    tokens = [message["tokens"] for message in messages if message.get("tokens") is not None]
     cached = [message.get("cached") or {} for message in messages]
     whole = {
         "role": None,
@@ -121,7 +121,7 @@ def _folded_row(messages: Sequence[Mapping[str, Any]], indent: int) -> Row:
         id="...",
         who="",
         text=f"{count(len(messages))} messages",
-        tokens=count(sum(tokens)),
+        tokens=count(sum(tokens)) if tokens else "-",
         cache=(kv_cell(whole), used, spans[0], spans[1]),
         labels=(),
         is_head=False,

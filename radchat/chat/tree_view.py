@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from radchat.chat.footer import count, size
+from radchat.chat.footer import count, counted, size
 from radchat.chat.text import one_line
 from radchat.chat.tree_rows import HEAD_MARK, TIERS, Row, Rows
 from radchat.chat.tree_shape import short_ids
@@ -66,13 +66,13 @@ def _fold(line: str, at: str, columns: int | None) -> list[str]:
 
 
 def _header(tree: Mapping[str, Any], cache: bool) -> str:
-    messages = tree.get("num_messages", len(tree["messages"]))
+    messages = int(tree.get("num_messages", len(tree["messages"])))
     branches = len(tree.get("branches") or {})
     parts = [f"session {one_line(str(tree.get('name') or '-'))} ({str(tree['session'])[:4]})"]
     if tree.get("model"):
         dtype = f" {tree['dtype']}" if cache and tree.get("dtype") else ""
         parts.append(one_line(str(tree["model"])) + dtype)
-    parts.append(f"{messages} message{'' if messages == 1 else 's'}")
+    parts.append(counted(messages, "message"))
     parts.append(f"{branches} branch{'' if branches == 1 else 'es'}")
     line = "  ".join(parts)
     tiers = tree.get("tiers") or {}

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from radchat.chat.footer import count, size
+from radchat.chat.footer import count, counted, size
 from radchat.chat.sessions_view import hits_listing, messages
 from radchat.chat.text import join_surrogates, one_line
 from radchat.cli import common
@@ -100,6 +100,8 @@ def _what(result: Mapping[str, Any]) -> str:
         parts.append(f"KV of {count(result['kv_tokens'])} ({size(result['kv_bytes'])})")
     if result["branches"]:
         parts.append("branches " + " ".join(one_line(str(name)) for name in result["branches"]))
+    if result.get("labels"):
+        parts.append(counted(result["labels"], "label"))
     return f"{', '.join(parts)} of {one_line(str(result['name']))}"
 
 

@@ -129,6 +129,7 @@ class KeepingMethods(SessionMethods):
             "kv_tokens": kv_tokens,
             "kv_bytes": kv_bytes,
             "branches": list(what.branches),
+            "labels": what.labels,
             "shared": what.shared,
             "dry_run": dry_run,
             "kv_left": kv_left,

@@ -175,7 +175,7 @@ class Recovered:
 @dataclass(frozen=True, slots=True)
 class Removed:
     """``messages`` are gone; ``shared`` of the session's messages live on in other sessions;
-    ``branches`` of a session that stays are gone.
+    ``branches``, and so many ``labels``, of a session that stays are gone.
     """
 
     session: str
@@ -183,6 +183,7 @@ class Removed:
     prompts: int
     shared: int
     branches: tuple[str, ...] = ()
+    labels: int = 0
 
 
 @dataclass(frozen=True, slots=True)

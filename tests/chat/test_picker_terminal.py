@@ -52,7 +52,8 @@ class Tree:
             messages = [m for m in self.tree["messages"] if m["id"] not in gone]
             self.tree = {**self.tree, "messages": messages, "branches": {"price": long("c2aa")}}
         return {"session": long("e7f2"), "name": "report-q3", "messages": 2, "tokens": 313,
-                "kv_tokens": 0, "kv_bytes": 0, "branches": ["costs"], "shared": 0}  # fmt: skip
+                "kv_tokens": 0, "kv_bytes": 0, "branches": ["costs"], "labels": 1,
+                "shared": 0}  # fmt: skip
 
 
 @pytest.fixture
@@ -93,7 +94,7 @@ def test_a_walk_labels_prunes_finds_and_takes_a_message_back_to_the_editor(
     terminal.wait_for("2 marked d")
     assert row(terminal, "e1c7").startswith(" d")
     terminal.type("x")
-    terminal.wait_for("delete 2 messages, 313 tokens, 1 branch for good? y/N")
+    terminal.wait_for("delete 2 messages, 313 tokens, 1 branch, 1 label for good? y/N")
     assert [args["dry_run"] for args in sent(daemon, 1, "sessions.prune")] == [True]
     terminal.type("y")
     terminal.wait_for("deleted 2 messages")

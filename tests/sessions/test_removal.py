@@ -90,7 +90,7 @@ def test_marked_messages_go_with_all_that_follows_them_and_nothing_else(talk: Ta
     marked = [given(ends[0].parent), again.id]
     told = store.prune(talk.id, marked=marked, dry_run=True)
     assert set(told.messages) == {*marked, ends[0].id, given(again.parent)}
-    assert told.branches == ("a",)
+    assert (told.branches, told.labels) == (("a",), 1)
     assert store.message(again.id)
     assert store.prune(talk.id, marked=marked).messages == told.messages
     assert {b.name for b in store.branches(talk.id)} == {"main", "b"}
