@@ -73,7 +73,8 @@ class _Work:
 
     def _do(self, wish: Wish) -> bool:
         if wish.what == "go":
-            if wish.message != self.picker.head:
+            is_own = self.picker.messages[wish.message]["role"] == "user"
+            if is_own or wish.message != self.picker.head:
                 self.result = self._chat.call("switch", ref=self._ref(wish.message))
         elif wish.what == "fork":
             self.result = self._chat.call("fork", ref=wish.message, name=wish.text or None)

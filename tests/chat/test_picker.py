@@ -140,8 +140,10 @@ def test_what_is_marked_is_asked_about_before_it_goes_and_before_one_leaves() ->
     assert seen(on)[-2] == "delete 2 messages? y/N"
     assert pressed(on, "n") is None  # asked for by itself: on we walk
     assert pressed(on, "q") == count
-    on.ask("delete 2 messages?")
-    assert pressed(on, "escape") is None  # back
+    for key in ("escape", "c-c"):  # back
+        on.ask("delete 2 messages?")
+        assert pressed(on, key) is None
+        assert on.mode == "walk"
     assert pressed(on, "q") == count
     on.ask("delete 2 messages?")
     assert pressed(on, "n") == Wish("leave")
