@@ -70,7 +70,7 @@ def _rows(picker: Picker, shown: list[Place], columns: int) -> list[Line]:
         key, indent = place[0], 2 * steps(place, picker.deepest, limit)
         is_cursor = key == picker.cursor
         gutter = (">" if is_cursor else " ") + ("d" if key in picker.marked else " ")
-        text = _row(picker, key, indent, columns - kv - 4, cell.ljust(kv))
+        text = _row(picker, key, indent, columns - kv - 5, cell.ljust(kv))
         lines.append([(_style(picker, key), pad(f"{gutter} {text}", columns))])
     return lines
 
@@ -101,7 +101,7 @@ def _row(picker: Picker, key: str, indent: int, room: int, kv: str) -> str:
     names = "  ".join(part for part in (names, head) if part)
     left = room - width(names) - 1
     text = one_line(str(message.get("text") or "")[:TEXT_CHARS])
-    return f"{pad(start + text, max(left, 0))} {names} {kv}"
+    return f"{pad(start + text, max(left, 0))} {names}  {kv}"
 
 
 def _help(columns: int, rows: int) -> list[Line]:

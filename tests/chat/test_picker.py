@@ -19,10 +19,10 @@ report-q3  7 messages  5/7
    50c1 sys  You are a careful analyst...                                 G*
      a19e user @report.md summarise                                       G
        b7d0 asst The report says...                                       G
-         c2aa user price -10 %                                      price G
->          d9f1 asst Revenue would fall...                        <- HEAD G
+         c2aa user price -10 %                                     price  G
+>          d9f1 asst Revenue would fall...                       <- HEAD  G
          c3b4 user cost -5 %                                              D
-           e1c7 asst Margin...                                      costs D"""
+           e1c7 asst Margin...                                     costs  D"""
 
 
 def picker(tree: dict[str, Any] | None = None) -> Picker:
@@ -73,7 +73,7 @@ def test_left_folds_then_goes_up_and_right_unfolds_then_goes_down() -> None:
     on = picker()
     pressed(on, "up", "up", "left")
     assert ids(on) == ["50c1", "a19e", "b7d0"]
-    assert seen(on)[3].endswith("  +4 G")
+    assert seen(on)[3].endswith("  +4  G")
     pressed(on, "left")
     assert on.at == 1
     pressed(on, "down", "right")

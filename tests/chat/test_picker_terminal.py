@@ -84,10 +84,10 @@ def test_a_walk_labels_prunes_finds_and_takes_a_message_back_to_the_editor(
 ) -> None:
     terminal = opened(chat, by="\x1b\x1b")
     assert row(terminal, "d9f1").startswith(">          d9f1 asst Revenue would fall...")
-    assert row(terminal, "d9f1").endswith("<- HEAD G")
+    assert row(terminal, "d9f1").endswith("<- HEAD  G")
     assert "価格を10％下げたら\\x1b[2J?" in row(terminal, "c2aa")
     terminal.type("lgood\r")
-    terminal.wait_for("good  <- HEAD G")
+    terminal.wait_for("good  <- HEAD  G")
     terminal.type("d")
     terminal.wait_for("HEAD is there or after it")
     terminal.type(KEYS["end"] + KEYS["up"] + "d")
@@ -103,7 +103,7 @@ def test_a_walk_labels_prunes_finds_and_takes_a_message_back_to_the_editor(
     terminal.wait_for("1 with 下げ")
     terminal.type("\r")
     terminal.resize(30, 100)
-    terminal.wait_for(lambda screen: len(row(screen, "price G")) > 85)
+    terminal.wait_for(lambda screen: len(row(screen, "price  G")) > 85)
     terminal.type("\r")
     terminal.wait_for(is_left)
     terminal.wait_for("> price -10 %")  # its text, to be changed
