@@ -25,6 +25,7 @@ class Speakers:
         self._texts = list(texts) * (samples or 1) if texts else [None] * samples
         self._is_one = bool(samples)
         self.said = ["" for _ in self.names]
+        self.head = {"branch": "main", "message": long("d9f1")}  # stays
         self._left = set(range(len(self.names)))
         self._bodies: dict[int, dict[str, Any]] = {}
         self._queue: queue.SimpleQueue[Event | RadchatError | None] = queue.SimpleQueue()
@@ -104,7 +105,7 @@ class Speakers:
             "done", session=long("e7f2"), name="report-q3", parent=long("d9f1"),
             branches=[self._bodies[i] for i in sorted(self._bodies)], usage=usage(output=48),
             cache={"device": 1180, "host": 0, "disk": 0, "computed": 31}, shared=SHARED,
-            head={"branch": "main", "message": long("d9f1")},
+            head=self.head,
             context={"used": 1229, "limit": 8192},
         )  # fmt: skip
         self._queue.put(None)

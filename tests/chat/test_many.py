@@ -15,7 +15,7 @@ import pytest
 
 from radchat.errors import RadchatError
 from tests.chat.conftest import Run
-from tests.chat.fake_server import FakeDaemon
+from tests.chat.fake_server import FakeDaemon, answer_events
 from tests.chat.many_events import SHARED, Speakers
 from tests.chat.trees import long
 from tests.e2e.harness import Terminal, clean_env, radchat
@@ -309,8 +309,9 @@ def test_without_a_screen_each_is_written_when_whole(
 
 
 def whole(speakers: Speakers) -> None:
-    speakers.say_all(f"says {HOSTILE}.")
+    """One ends before the others have begun."""
     for choice in (2, 0, 3, 1):
+        speakers.say(choice, f"{NAMES[choice]} says {HOSTILE}.")
         speakers.end(choice)
 
 
@@ -477,8 +478,15 @@ def test_in_a_chat_a_line_each_and_ctrl_c_leaves_the_chat_open(
     assert daemon.asked("generate")[0]["texts"] == list(TEXTS)
     speakers.say_all("says this. ")
     terminal.wait_for("hire says this.")
+    daemon.script["cancel"] = {"cancelled": True}  # and goes on, so that its end is not heard
+    terminal.type("\x03")
+    terminal.wait_for("4 stopping")
     terminal.type("\x03")
     terminal.wait_for("cancelled: what came so far is kept in 1 price, 2 cost, 3 volume, 4 hire")
+    daemon.script["generate"] = lambda _args: answer_events(["Hello"])
+    terminal.type("and then?\r")
+    terminal.wait_for("62 tok/s")
+    assert daemon.asked("generate")[1]["head"] == {"branch": "main", "message": long("d9f1")}
     terminal.type("/what-if\r")
     terminal.wait_for('/what-if "TEXT" "TEXT"...')
     terminal.type("/bye\r")
@@ -493,6 +501,27 @@ def test_retry_k_in_a_chat_is_seen_in_columns_too(open_: Open, daemon: FakeDaemo
     terminal.wait_for("4 answers at c0c0")
     speakers.say_all("says this. ")
     terminal.wait_for(lambda t: t.text.count("says this.") == 4)
+    speakers.head = {"branch": "main-1", "message": long("a0a0")}  # one goes to the first
     speakers.end_all()
     terminal.wait_for("4 branches")
     assert daemon.asked("generate")[0]["n"] == 4
+    daemon.script["generate"] = lambda _args: answer_events(["Hello"])
+    terminal.type("and then?\r")
+    wait_until(lambda: len(daemon.asked("generate")) == 2)
+    assert daemon.asked("generate")[1]["head"] == speakers.head
+
+
+def test_an_error_in_a_chat_leaves_the_answers_once_and_the_chat_open(
+    open_: Open, speakers: Speakers
+) -> None:
+    terminal = open_("chat", "-c")
+    terminal.wait_for("> ")
+    terminal.type("/what-if 'price -10 %' 'cost -5 %' 'volume +20 %' 'hire two'\r")
+    terminal.wait_for("> 1 price")
+    speakers.say_all("says this. ")
+    terminal.wait_for("hire says this.")
+    speakers.fail(RadchatError("the engine broke"))
+    terminal.wait_for("error: the engine broke")
+    assert left(terminal).count("says this.") == 4
+    terminal.type("/bye\r")
+    assert terminal.wait_end() == 0
