@@ -1,0 +1,92 @@
+"""The other sides of `what_if.py`: each is asked for N answers the way its users ask."""
+
+from __future__ import annotations
+
+import atexit
+import http.client
+import json
+import socket
+import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM
+
+from radchat.engine.request import Ids
+
+READY_S, ANSWER_S = 120.0, 900.0
+
+
+class Transformers:
+    """A batch of whole prompts: it keeps nothing between calls."""
+
+    def __init__(self, folder: Path) -> None:
+        self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).eval()
+
+    def warm(self, prefix: Ids) -> None:
+        pass
+
+    def run(self, prompts: list[Ids], new: int) -> None:
+        ids = torch.tensor([list(each) for each in prompts])
+        with torch.inference_mode():
+            self.model.generate(
+                ids,
+                attention_mask=torch.ones_like(ids),
+                max_new_tokens=new,
+                min_new_tokens=new,
+                do_sample=True,
+                temperature=0.8,
+                pad_token_id=0,
+            )
+
+
+class LlamaServer:
+    """A request each, at once; a slot for each, and one pool of KV for all of them."""
+
+    def __init__(self, binary: str, gguf: str, threads: int, slots: int = 9) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self._port = free.getsockname()[1]
+        command = [binary, "-m", gguf, "-t", str(threads), "-tb", str(threads), "-c", "24576"]
+        command += ["-np", str(slots), "-kvu", "--host", "127.0.0.1", "--port", str(self._port)]
+        quiet = subprocess.DEVNULL
+        self._server = subprocess.Popen(command, stdout=quiet, stderr=quiet)
+        atexit.register(self._server.terminate)
+        self._wait()
+
+    def _wait(self) -> None:
+        deadline = time.monotonic() + READY_S
+        while True:
+            try:
+                if self._asked("GET", "/health")[0] == 200:
+                    return
+            except OSError:
+                pass
+            if self._server.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError("llama-server did not start: run its command by hand")
+            time.sleep(0.05)
+
+    def warm(self, prefix: Ids) -> None:
+        self.run([prefix], 1)
+
+    def run(self, prompts: list[Ids], new: int) -> None:
+        with ThreadPoolExecutor(len(prompts)) as threads:
+            list(threads.map(self._answer, prompts, [new] * len(prompts)))
+
+    def _answer(self, ids: Ids, new: int) -> None:
+        wanted = {"n_predict": new, "ignore_eos": True, "temperature": 0.8, "cache_prompt": True}
+        status, body = self._asked("POST", "/completion", {"prompt": list(ids), **wanted})
+        if status != 200:
+            raise RuntimeError(f"llama-server: {status} {body[:200]!r}")
+
+    def _asked(self, method: str, path: str, body: Any = None) -> tuple[int, bytes]:
+        link = http.client.HTTPConnection("127.0.0.1", self._port, timeout=ANSWER_S)
+        try:
+            link.request(method, path, None if body is None else json.dumps(body))
+            answer = link.getresponse()
+            return answer.status, answer.read()
+        finally:
+            link.close()
