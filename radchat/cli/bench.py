@@ -62,7 +62,7 @@ def bench(
     ] = None,
     yes: Annotated[bool, typer.Option("-y", "--yes", help="fetch a model if none is here")] = False,
 ) -> None:
-    """What reuse is worth on this machine: turns, forks and samples, measured in a minute."""
+    """What reuse is worth on this machine: turns, what-ifs and samples, measured in a minute."""
     cli = common.of(ctx)
     if compare is None:
         _bench(cli, model, verify=verify, yes=yes)
@@ -150,8 +150,7 @@ def _round(cli: common.Cli, run: Bench, rows: Rows, num_words: int) -> str:
     note("fork", run.ask(session, FORKED, at=first, branch="fork"))
     sampled = {"temperature": 0.8}
     note("samples", run.ask(session, "", ref=second[0].message, n=FORKS, options=sampled))
-    forks = [(session, text, {"at": first, "branch": f"told-{n}"}) for n, text in enumerate(AGAIN)]
-    note("forks", run.together(forks))
+    note("what-ifs", run.ask(session, "", texts=list(AGAIN), at=first))
     run.forget(session)
     note("second, nothing cached", run.ask(session, "", ref=second[0].message))
     strangers = [(run.session(), f"{STORY}\n{run.words(num_words)}", {"new": True}) for _ in AGAIN]
@@ -169,7 +168,7 @@ def _their_round(server: Server, text: str, rows: Heards) -> None:
     rows["cold"].append(cold := server.ask([[user(text)]]))
     so_far = [user(text), {"role": "assistant", "content": cold[0].text}]
     rows["second"].append(server.ask([[*so_far, user(SECOND)]]))
-    rows["forks"].append(server.ask([[*so_far, user(each)] for each in AGAIN]))
+    rows["what-ifs"].append(server.ask([[*so_far, user(each)] for each in AGAIN]))
 
 
 def _row(said: Sequence[Said]) -> dict[str, float]:

@@ -18,7 +18,7 @@ LINES = (
     ("restart", "  the same after a restart"),
     ("fork", "fork at the first answer"),
     ("samples", f"{FORKS} samples of one answer"),
-    ("forks", f"{FORKS} forks at once"),
+    ("what-ifs", f"{FORKS} what-ifs from there"),
     ("strangers", f"  {FORKS} as long that share nothing"),
 )
 
@@ -39,16 +39,17 @@ def card(result: Mapping[str, Any]) -> list[str]:
         "",
         *(_beside(rows, other, absent) if other else _table(rows, absent)),
     ]
-    off, forks = rows["second, nothing cached"], rows["forks"]
+    off, one, what_ifs = rows["second, nothing cached"], rows["fork"], rows["what-ifs"]
     sooner = f"{off['first_token_s'] / rows['second']['first_token_s']:.1f}x sooner"
     if "restart" in rows:
         sooner += f", restored {off['first_token_s'] / rows['restart']['first_token_s']:.1f}x"
-    faster = rows["strangers"]["total_s"] / forks["total_s"]
+    faster = rows["strangers"]["total_s"] / what_ifs["total_s"]
+    longer = what_ifs["total_s"] / one["total_s"]
     prefill = f"{count(round(result['prefill_tokens_per_s']))} tok/s"
     if result["prefill_flops_per_s"]:
         prefill += f", {result['prefill_flops_per_s'] / 1e9:,.0f} GFLOP/s (2 a weight and token)"
     reads = result["weight_bytes_per_s"] / 1e9
-    alone = f"{rate(rows['fork']['tokens_per_s'])} alone, {rate(forks['tokens_per_s'])} in {FORKS}"
+    alone = f"{rate(one['tokens_per_s'])} alone, {rate(what_ifs['tokens_per_s'])} in {FORKS}"
     rounds = f"medians of {result['rounds']} rounds" if result["rounds"] > 1 else "one round"
     weights = size(result["weight_bytes"])
     held = memory["resident_bytes"]
@@ -60,7 +61,7 @@ def card(result: Mapping[str, Any]) -> list[str]:
         "",
         f"reuse    second turn's first token {sooner}; {FORKS} forks {faster:.1f}x",
         f"prompts  {prefill}",
-        f"answers  {alone}",
+        f"answers  {alone} what-ifs, {longer:.1f}x as long as one",
         f"bound    one answer reads {weights} of weights a token: {reads:.1f} GB/s",
         f"         {copied}",
         f"memory   {resident}weights {weights}, KV up to {size(memory['kv_budget_bytes'])}",

@@ -1,4 +1,4 @@
-"""The requests of `radchat bench`: turns, forks and samples in ephemeral sessions of its own.
+"""The requests of `radchat bench`: turns, what-ifs and samples in ephemeral sessions of its own.
 
 All goes through the daemon, as any command does. ``Bench`` is a context manager: when it is left,
 by whatever way, its requests are cancelled, its sessions removed and their KV forgotten.
@@ -110,14 +110,16 @@ class Bench:
         return " ".join(self._dice.choice(WORDS) for _ in range(count))
 
     def ask(self, session: str, text: str, **args: Any) -> list[Said]:
-        """A turn, and its samples. ``new=True``: the first of its session, which is ephemeral
-        where ``ephemeral=False`` does not say otherwise.
+        """A turn, and its samples; or what-ifs, ``texts``. ``new=True``: the first of its session,
+        which is ephemeral where ``ephemeral=False`` does not say otherwise.
         """
         options = {"temperature": 0.0, "max_tokens": self._max_tokens, **args.pop("options", {})}
         is_new = args.pop("new", False)
         args.setdefault("ephemeral", True)
         where = {"new_session": session} if is_new else {"session": session}
         kind = {"kind": "turn", "text": text} if text else {"kind": "retry"}
+        if "texts" in args:
+            kind = {"kind": "what-if"}
         stream = self._cli.client.stream(
             "generate",
             where=self._where,

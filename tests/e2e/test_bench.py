@@ -56,8 +56,10 @@ def test_bench_measures_what_adds_up_and_leaves_all_as_it_was(talked: Shell, hom
     assert off["input_tokens"] == second["input_tokens"]
     assert off["cached_tokens"] <= cold["cached_tokens"] < second["cached_tokens"]
     assert rows["samples"]["input_tokens"] == second["input_tokens"]
-    assert rows["samples"]["answers"] == rows["forks"]["answers"] == 4
-    assert rows["forks"]["cached_tokens"] >= 4 * cold["input_tokens"]
+    assert rows["samples"]["answers"] == rows["what-ifs"]["answers"] == 4
+    assert rows["what-ifs"]["cached_tokens"] >= 4 * cold["input_tokens"]
+    longer = rows["what-ifs"]["total_s"] / rows["fork"]["total_s"]
+    assert any(f"in 4 what-ifs, {longer:.1f}x" in line for line in card(result))
     assert rows["strangers"]["cached_tokens"] < cold["input_tokens"]
     for row in rows.values():
         assert 0 < row["first_token_s"] <= row["total_s"]
@@ -154,7 +156,7 @@ def test_a_server_is_asked_the_same_and_stands_beside(talked: Shell) -> None:
     with OpenAIServer(well) as there:
         result = talked.json("bench", "-m", "tiny", "--compare", there.url)
     other, shown = result["compare"], card(result)
-    assert re.search(r"^4 forks at once .*x .*x$", "\n".join(shown), re.MULTILINE)
+    assert re.search(r"^4 what-ifs from there .*x .*x$", "\n".join(shown), re.MULTILINE)
     assert any("their-model, first answers of 3 tokens" in line for line in shown)
     assert (other["url"], other["name"]) == (f"{there.url}/v1", "llama-server")
     assert (result["model"], other["model"]) == ("tiny", "their-model")
@@ -162,7 +164,7 @@ def test_a_server_is_asked_the_same_and_stands_beside(talked: Shell) -> None:
     assert [(name, row["answers"]) for name, row in other["rows"].items()] == [
         ("cold", 1),
         ("second", 1),
-        ("forks", 4),
+        ("what-ifs", 4),
     ]
     for name, row in other["rows"].items():
         assert row["total_ratio"] == pytest.approx(row["total_s"] / result["rows"][name]["total_s"])
