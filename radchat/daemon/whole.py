@@ -52,12 +52,11 @@ def done(session: Session, requests: Requests) -> dict[str, Any]:
     bodies = [heard.body for each in requests for heard in each.choices if heard.body]
     read = [told for each in requests if (told := _read(each)) is not None]
     why = next((each.why for each in requests if each.why is not None), None)
+    plan = requests[0].asked.prepared.plan
     return {
         "session": session.id,
         "name": session.name,
-        "parent": requests[0].asked.prepared.plan.parent
-        if len(requests) > 1
-        else bodies[0]["parent"],
+        "parent": bodies[0]["parent"] if len(requests) == 1 else plan.parent,
         "branches": bodies,
         "usage": {
             **_sums(body["usage"] for body in bodies if body["usage"] is not None),

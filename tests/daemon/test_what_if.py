@@ -102,6 +102,25 @@ def test_head_stays_where_it_was_and_so_does_a_chats_own(tmp_path: Path) -> None
     run(main())
 
 
+def test_one_may_ask_in_another_session_and_in_one_that_is_not_kept(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path) as home:
+            there = await home.say("hello", new_session="there")
+            unkept = await home.say("hello", new_session="unkept", ephemeral=True)
+            await home.say("hello", new_session="here")
+            for session, head in (("there", there["head"]), ("unkept", unkept["head"])):
+                done = (await what_if(home, "one", "two", session="here", at=f"{session}:1"))[-1]
+                assert (done.data["name"], done.data["head"]) == (session, head)
+                assert done.data["parent"] is None  # the point before what was said first
+                assert await numbers(home, session=session) == {1: "one", 2: "two"}
+                moved = await home.service.switch(WHERE, ref=f"{session}:2")
+                assert moved["branch"] == "two"
+            assert len(await home.on_desk(lambda store: store.sessions())) == 2
+            assert await numbers(home, session="here") == {}
+
+    run(main())
+
+
 def test_samples_of_one_text_are_answers_to_one_message(tmp_path: Path) -> None:
     async def main() -> None:
         async with house(tmp_path) as home:
