@@ -62,8 +62,9 @@ kernels: setup  ## compile them all for every GPU there is a table for; minutes,
 bench: model  ## what is measured, one script a question
 	for b in radix hit_rate scheduling overhead planner step_costs kv_store engine what_if restart saving cli; do $(BIN)/python benchmarks/$$b.py || exit 1; done
 
-docs: setup  ## the command reference of docs/cli.md, from the commands themselves
+docs: model  ## the command reference of docs/cli.md, and the screens of docs/screens, from the program itself
 	$(BIN)/python docs/generate.py
+	$(BIN)/python docs/record.py
 
 size:  ## lines of code by package
 	@for d in radchat kernels sessions tests; do printf '%-10s' $$d; git ls-files $$d | grep '\.py$$' | xargs cat | wc -l; done

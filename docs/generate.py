@@ -1,4 +1,5 @@
-"""The command reference in docs/cli.md, from the commands themselves: `make docs`.
+"""The command reference in docs/cli.md, from the commands themselves: `make docs`, which also
+records the screens (record.py).
 
 python docs/generate.py            write it
 python docs/generate.py --check    exit 1 if the page is out of date

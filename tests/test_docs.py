@@ -69,7 +69,12 @@ def test_every_command_of_the_readme_has_a_help_page(words: list[str]) -> None:
 
 
 def generator() -> Any:
-    spec = importlib.util.spec_from_file_location("docs_generate", ROOT / "docs" / "generate.py")
+    return script("generate")
+
+
+def script(name: str) -> Any:
+    """A file of docs/ as a module."""
+    spec = importlib.util.spec_from_file_location(f"docs_{name}", ROOT / "docs" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from radchat.chat import top_view
 from radchat.chat.text import one_line
-from radchat.chat.width import cut
+from radchat.chat.width import cut, pad
 from radchat.errors import Busy, RadchatError
 
 if TYPE_CHECKING:
@@ -128,12 +128,12 @@ class Top:
         self._scroll(0)
         end = self._top + self._room
         lines: list[Line] = [[("", line)] for line in above]
-        lines += [[], [("class:dim", head)]]
+        lines += [[], [("", head)]]
         for row, line in zip(shown[self._top : end], body[self._top : end], strict=True):
             lines.append([("bold" if top_view.key_of(row) in seen.marks else "", line)])
         lines += [[]] * (rows - 2 - len(lines))
-        lines.append([("class:dim", cut(top_view.LEGEND, columns))])
-        return [*lines, [("reverse", cut(self._keys(order), columns))]]
+        lines.append([("", cut(top_view.LEGEND, columns))])
+        return [*lines, [("reverse", pad(self._keys(order), columns))]]
 
     def _keys(self, order: str) -> str:
         state = one_line(self._seen.note) or ("paused" if self._is_paused else "")
