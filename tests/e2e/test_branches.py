@@ -306,3 +306,21 @@ def test_an_answer_says_where_it_stands_in_the_tree(
     assert len(terminal.json("tree", "--filter", "user-only")["messages"]) == 3
     assert len(terminal.json("tree", "--depth", "2")["messages"]) == 2
     terminal("tree", "nowhere", code=66)
+
+
+def test_a_what_if_answers_beside_head_and_its_branches_go_by_number(
+    terminal: Shell, talked: list[dict[str, Any]]
+) -> None:
+    flags = ("--exact", "--temp", "1", "--max-tokens", "4", "--seed-base", "7")
+    answers = terminal.json("what-if", "one way", "another way", "--at", "2", *flags)
+    assert [a["branch"] for a in answers["branches"]] == ["one-way", "another-way"]
+    assert [a["seed"] for a in answers["branches"]] == [7, 8]
+    assert {"session", "parent", "usage", "cache", "shared"} <= set(answers)
+    assert head(terminal) == ("main", talked[2]["message"])
+    piped = terminal("what-if", *flags, stdin="one way\nanother way\n")
+    told = [line for line in piped.out.splitlines() if line.startswith("[")]
+    assert [line.partition("@")[0] for line in told] == ["[1] one-way-2", "[2] another-way-2"]
+    assert "2 branches · shared " in piped.err
+    terminal("switch", "2")
+    assert head(terminal)[0] == "another-way-2"
+    assert users(terminal) == ["turn one", "turn two", "turn three", "another way"]
