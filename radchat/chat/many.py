@@ -10,7 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
@@ -149,7 +149,8 @@ class ManyView(View):
                 self._say(text)
 
     def _show_counts(self) -> None:
-        if not self._is_up:
+        """Not among what the reader of a pipe may be writing to the same terminal."""
+        if not self._is_up and not (self._num_written and self.width() is None):
             self.status(self.branches.counts)
 
     # --- what stays ---
@@ -200,11 +201,19 @@ class ManyView(View):
                 cut.setdefault(one.num_tokens, []).append(str(one.number))
         for tokens, numbers in cut.items():
             self.note(f"cut off after {counted(tokens, 'token')}: {', '.join(numbers)}")
-        self.note(shared_line(len(each), self.answer.done.get("shared")))
-        if len(each) > 1 and self.continues:
-            go = f"`{self.command}switch 2` goes to one"
-            on = f" ({self.continues} there goes on with it)" if cut else ""
-            self.note(f"{go}{on}, `{self.command}compare 1 2` sets two side by side")
+        if len(each) > 1:
+            self.note(shared_line(len(each), self.answer.done.get("shared")))
+        elif self.shows_footer:
+            self._write_footer(self.answer.done)
+        if self.continues and not self.is_cancelled:  # else ``kept`` says how
+            self.note(", ".join(self._ways_on(len(each), is_cut=bool(cut))))
+
+    def _ways_on(self, num: int, *, is_cut: bool) -> Iterator[str]:
+        yield f"`{self.command}switch {'2` goes to one' if num > 1 else '1` goes there'}"
+        if is_cut:
+            yield f"`{self.continues}` there goes on with it"
+        if num > 1:
+            yield f"`{self.command}compare 1 2` sets two side by side"
 
 
 def header(init: dict[str, Any], branches: Branches) -> str:

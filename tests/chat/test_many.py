@@ -370,7 +370,13 @@ def test_what_was_cut_off_is_told_with_its_number(run: Run, speakers: Speakers) 
     speakers.end_all()
     done = run("what-if", *TEXTS)
     assert "cut off after 12 tokens: 2\n" in done.err
-    assert "`radchat switch 2` goes to one (radchat continue there goes on with it)" in done.err
+    assert "`radchat switch 2` goes to one, `radchat continue` there goes on with it, `" in done.err
+
+
+def test_one_what_if_alone_is_no_branches(run: Run, daemon: FakeDaemon) -> None:
+    Speakers(daemon, ["why?"]).end_all()
+    done = run("what-if", "why?")
+    assert (done.code, done.err) == (0, "`radchat switch 1` goes there\n")
 
 
 def test_one_that_failed_does_not_hide_the_others(run: Run, speakers: Speakers) -> None:
