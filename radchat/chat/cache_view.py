@@ -8,7 +8,7 @@ from typing import Any
 
 from radchat.chat.footer import age, count, counted, duration, seconds, size
 from radchat.chat.text import one_line
-from radchat.chat.tree_rows import TIERS
+from radchat.chat.tree_shape import TIERS
 from radchat.chat.width import cut, hang, table
 
 TEXT_COLUMNS = 48

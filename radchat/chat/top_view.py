@@ -11,7 +11,8 @@ from typing import Any, TypeAlias
 
 from radchat.chat.footer import age, count, counted, size
 from radchat.chat.text import one_line
-from radchat.chat.tree_rows import TIERS, kv_cell
+from radchat.chat.tree_rows import kv_cell
+from radchat.chat.tree_shape import TIERS
 from radchat.chat.width import cut, hang, table
 
 Result: TypeAlias = Mapping[str, Any]

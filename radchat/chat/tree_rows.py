@@ -8,10 +8,9 @@ from typing import Any
 
 from radchat.chat.footer import age, count
 from radchat.chat.text import one_line
-from radchat.chat.tree_shape import WHO, Place, folded, steps, walk
+from radchat.chat.tree_shape import TIERS, WHO, Place, folded, steps, walk
 
 HEAD_MARK = "<- HEAD"
-TIERS = (("device", "G", "device"), ("host", "H", "host"), ("disk", "D", "disk"))
 
 
 @dataclass(slots=True)

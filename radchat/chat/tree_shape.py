@@ -10,6 +10,7 @@ Message: TypeAlias = Mapping[str, Any]
 Place: TypeAlias = tuple[str, int, int]  # id, depth, depth counted in forks
 
 WHO = {"system": "sys", "user": "user", "assistant": "asst", "tool": "tool"}
+TIERS = (("device", "G", "device"), ("host", "H", "host"), ("disk", "D", "disk"))
 FILTERS: dict[str, Callable[[Message, bool], bool]] = {  # (message, has a name) -> is it shown?
     "default": lambda _message, _named: True,
     "user-only": lambda message, _named: message["role"] in ("user", "system"),

@@ -13,8 +13,8 @@ from typing import Any
 
 from radchat.chat.footer import count, counted, size
 from radchat.chat.text import one_line
-from radchat.chat.tree_rows import HEAD_MARK, TIERS, Row, Rows
-from radchat.chat.tree_shape import short_ids
+from radchat.chat.tree_rows import HEAD_MARK, Row, Rows
+from radchat.chat.tree_shape import TIERS, short_ids
 from radchat.chat.width import cut, pad, width
 
 Paint = Callable[[str, str], str]  # (text, style) -> text; styles: "dim", "bold"
