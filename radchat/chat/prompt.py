@@ -45,9 +45,9 @@ STYLE = Style.from_dict(
         "completion-menu.completion": "bg:default fg:default",
         "completion-menu.completion.current": "bg:default fg:default reverse",
         "completion-menu.meta.completion": "bg:default fg:default dim",
-        "completion-menu.meta.completion.current": "bg:default fg:default bold",
+        "completion-menu.meta.completion.current": "bg:default fg:default nodim bold",
         "scrollbar.background": "bg:default",
-        "scrollbar.button": "bg:default reverse",
+        "scrollbar.button": "bg:ansibrightblack",
     }
 )
 
@@ -75,6 +75,8 @@ class Prompt:
         self.offered = ""  # what stands in the line before a key, and was not typed into it
         self.starts_search = False
         self._held: list[KeyPress] = []  # typed ahead of something that went wrong
+        self._is_dumb = is_dumb_terminal()
+        self._later: list[Callable[[], None]] = []  # to be said
         self._session: PromptSession[str] = PromptSession(
             history=self._history,
             multiline=Condition(lambda: not (self.starts_search or is_searching())),
@@ -88,7 +90,7 @@ class Prompt:
             include_default_pygments_style=False,
             color_depth=None if colors else ColorDepth.DEPTH_1_BIT,
             input=input,
-            output=output or (PlainTextOutput(sys.stdout) if is_dumb_terminal() else None),
+            output=output or (_Dumb(sys.stdout) if self._is_dumb else None),
         )
         self.buffer = self._session.default_buffer
         self.buffer.on_text_insert += lambda _buffer: self.open_menu()
@@ -167,6 +169,9 @@ class Prompt:
             app.after_render -= is_up
             store_typeahead(source, keys)  # of a prompt that never was up
             mark_pastes()
+            later, self._later = self._later, []
+            for write in later:
+                write()
 
     # --- above, below and beside it; from any thread ---
 
@@ -183,8 +188,12 @@ class Prompt:
         return [("", text)] if text else []
 
     def say(self, write: Callable[[], None]) -> None:
-        """Write a line above the prompt, if it is up."""
-        if not self._soon(lambda: run_in_terminal(write)):
+        """Write a line above the prompt, if it is up; below it, once it has ended, where a terminal
+        can't put the prompt elsewhere.
+        """
+        if self._is_dumb and self._session.app.is_running:
+            self._later.append(write)
+        elif not self._soon(lambda: run_in_terminal(write)):
             write()
 
     def has_come(self) -> None:
@@ -249,6 +258,13 @@ class Prompt:
     def is_untouched(self) -> bool:
         """Text is offered in the line, and the cursor is where it was put: at its end."""
         return bool(self.offered) and self.buffer.document == Document(self.offered)
+
+
+class _Dumb(PlainTextOutput):
+    """A terminal that can't go up: what is painted takes the lines it has, and none below them."""
+
+    def get_rows_below_cursor_position(self) -> int:
+        return 1
 
 
 def is_open_block(text: str) -> bool:

@@ -13,6 +13,7 @@ from prompt_toolkit.output import DummyOutput
 
 from radchat.chat import commands
 from radchat.chat.history_file import add, forget, latest
+from radchat.chat.pastes import Pastes
 from radchat.chat.prompt import Prompt, WantsTree, is_open_block, unquoted
 from radchat.errors import UsageError
 from tests.waiting import wait_until
@@ -149,6 +150,19 @@ PASTE = f"\x1b[200~{LONG}\x1b[201~"
 )
 def test_a_placeholder_is_one_letter_to_the_keys(keyboard: PipeInput, keys: str, text: str) -> None:
     assert read(keyboard, keys) == text
+
+
+@pytest.mark.parametrize(
+    ("paste", "shown"),
+    [
+        ("x" * 999, "x" * 999),
+        ("x" * 1000, "[pasted #1: 1,000 characters]"),
+        ("x\n" * 6 + "x", "x\n" * 6 + "x"),
+        ("x\n" * 12, "[pasted #1: 12 lines]"),
+    ],
+)
+def test_a_paste_is_a_placeholder_from_a_length_on(paste: str, shown: str) -> None:
+    assert Pastes().shown(paste) == shown
 
 
 def test_a_placeholder_that_is_recalled_is_whole_again(keyboard: PipeInput) -> None:

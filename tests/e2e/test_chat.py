@@ -78,7 +78,7 @@ def test_a_chat_talks_is_cancelled_goes_on_forks_and_comes_back(
     terminal.wait_for("side>", PATIENCE)
     terminal.settle()
     terminal.type("\x15another road\r")  # the old words are offered: cleared
-    terminal.wait_for(lambda t: t.everything.count("side@") >= 2, PATIENCE)
+    terminal.wait_for(lambda t: t.everything.count("side@") >= 3, PATIENCE)  # the footer, too
     side = [text for role, text in shell.texts("side") if role == "user"]
     assert side == ["hello", "another road"]
     terminal.type("\x04")
