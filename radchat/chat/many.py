@@ -229,11 +229,6 @@ def header(init: dict[str, Any], branches: Branches) -> str:
     return one_line(SEPARATOR.join(part for part in parts if part))
 
 
-def is_many(args: Mapping[str, Any]) -> bool:
-    """Is this a call whose answers are several, each on a branch?"""
-    return args["kind"] == "what-if" or int(args.get("n", 1)) > 1
-
-
 def shows_columns(host: Host) -> bool:
     """As other screens, and also where text is piped in: keys come from the terminal that stdout
     is.

@@ -17,7 +17,7 @@ from radchat.chat.files import files_of
 from radchat.chat.footer import place, where
 from radchat.chat.host import Host
 from radchat.chat.known import Known
-from radchat.chat.many import is_many, many_view
+from radchat.chat.many import many_view
 from radchat.chat.opening import Opening, Start
 from radchat.chat.prompt import Prompt, WantsTree
 from radchat.chat.say import say
@@ -25,7 +25,7 @@ from radchat.chat.sessions_view import last_line, last_words, opened_line
 from radchat.chat.sources import sources
 from radchat.chat.text import clean, one_line
 from radchat.chat.turn import may_pass, run_turn, was_kept
-from radchat.chat.view import DIM, RESET, Answer, View, shows_markdown
+from radchat.chat.view import DIM, RESET, Answer, View, is_many, shows_markdown
 from radchat.client import Client
 from radchat.errors import ContextOverflow, RadchatError
 from radchat.wire import EventStream

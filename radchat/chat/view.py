@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -243,6 +243,13 @@ class View:
             self._is_thinking = False
             self.err.write(self._thought.flush() + (RESET if self.paints else "") + "\n\n")
             self.err.flush()
+
+
+def is_many(args: Mapping[str, Any]) -> bool:
+    """Is this a call whose answers are several, each on a branch? They have a view of their own:
+    many.py.
+    """
+    return args["kind"] == "what-if" or int(args.get("n", 1)) > 1
 
 
 STAGES = {

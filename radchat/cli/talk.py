@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from radchat.chat.code_block import first_block
-from radchat.chat.many import is_many, many_view
 from radchat.chat.text import one_line
-from radchat.chat.view import Answer, View, shows_markdown
+from radchat.chat.view import Answer, View, is_many, shows_markdown
 from radchat.cli.common import Cli, is_terminal
 from radchat.errors import RadchatError, UsageError
 
@@ -72,7 +71,7 @@ def talk(
         "renders": shows_markdown(cli, raw=raw),
         "continues": _continues(args),
     }
-    view = many_view(args, cli, lambda: cli.client, shown) if is_many(args) else View(**shown)
+    view = _many(cli, args, shown) if is_many(args) else View(**shown)
     cli.status("connecting")
     try:
         with cli.client.stream("generate", **payload) as events:
@@ -91,6 +90,12 @@ def talk(
         whole = answer.branches[0] if one and answer.branches else answer.done
         cli.data({**whole, **_extracted(answer, extract), "warnings": answer.warnings})
     return answer
+
+
+def _many(cli: Cli, args: Mapping[str, Any], shown: Mapping[str, Any]) -> View:
+    from radchat.chat.many import many_view
+
+    return many_view(args, cli, lambda: cli.client, shown)
 
 
 def _continues(args: Mapping[str, Any]) -> str | None:
