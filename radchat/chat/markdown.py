@@ -14,6 +14,7 @@ from collections.abc import Callable
 from radchat.chat.markdown_code import Highlighter
 from radchat.chat.markdown_flow import Flow
 from radchat.chat.markdown_inline import BOLD, BREAKS, DIM, MARKS, Span, settled, spans
+from radchat.chat.markdown_inline import prepare as prepare  # noqa: PLC0414 - for the view
 from radchat.chat.markdown_start import INDENT, Start, start_of
 from radchat.chat.markdown_table import divides, table_lines
 
@@ -69,6 +70,13 @@ class Markdown:
         """End the line, for something else to be written; the text goes on below it."""
         self._flow.pause()
         return self._flow.take()
+
+    def resume(self, text: str) -> None:
+        """Go on after this, which was shown before: a line of code that was cut is shown anew."""
+        self.push(text)
+        self._waiting = self._word = ""
+        self._table, self._seen, self._has_blank = [], 0, False
+        self.pause()
 
     @property
     def waits(self) -> str:

@@ -13,16 +13,25 @@ from radchat.chat.markdown_inline import Span
 if TYPE_CHECKING:
     from pygments.lexer import Lexer
 
-ENOUGH = 1500  # characters before a line, from where on it may be read without what came earlier
-MOST = 6000  # and from where on it must
+ENOUGH = 800  # characters before a line, from where on it may be read without what came earlier
+MOST = 4000  # and from where on it must
 # of 16 colours those that are read on dark and on light; the most special kind first
 STYLES = (
-    ("Comment", "2"), ("Keyword", "35"), ("Operator.Word", "35"), ("Literal.String", "32"),
-    ("Literal.Number", "36"), ("Name.Builtin", "36"), ("Name.Function", "1"), ("Name.Class", "1"),
-    ("Name.Tag", "35"), ("Generic.Deleted", "31"), ("Generic.Inserted", "32"),
-    ("Generic.Heading", "1"), ("Generic.Subheading", "1"),
-)  # fmt: skip
-SPANNING = ("Comment", "Literal.String")  # what may go on in the next line
+    ("Token.Comment", "2"),
+    ("Token.Keyword", "35"),
+    ("Token.Operator.Word", "35"),
+    ("Token.Literal.String", "32"),
+    ("Token.Literal.Number", "36"),
+    ("Token.Name.Builtin", "36"),
+    ("Token.Name.Function", "1"),
+    ("Token.Name.Class", "1"),
+    ("Token.Name.Tag", "35"),
+    ("Token.Generic.Deleted", "31"),
+    ("Token.Generic.Inserted", "32"),
+    ("Token.Generic.Heading", "1"),
+    ("Token.Generic.Subheading", "1"),
+)
+SPANNING = ("Token.Comment", "Token.Literal.String")  # what may go on in the next line
 
 
 class Highlighter:
@@ -36,16 +45,15 @@ class Highlighter:
         if self._lexer is None:
             return [("", text)]
         source = f"{self._before}{text}\n"
-        read = self._lexer.get_tokens_unprocessed(source)
-        tokens = [(str(kind)[len("Token.") :], value) for _, kind, value in read]
-        if "".join(value for _, value in tokens) != source:  # a lexer that loses some
+        tokens = list(self._lexer.get_tokens_unprocessed(source))
+        if "".join(value for _, _, value in tokens) != source:  # a lexer that loses some
             self._lexer = None
             return [("", text)]
-        kind = tokens[-1][0]
-        is_open = kind.startswith(SPANNING) and not kind.startswith("Comment.Single")
+        kind = str(tokens[-1][1])
+        is_open = kind.startswith(SPANNING) and not kind.endswith("Single")
         is_enough = len(source) > (MOST if is_open else ENOUGH)
-        self._before = "" if is_enough else source
-        return _last(tokens, len(source) - len(text) - 1, len(source) - 1)
+        start, self._before = len(self._before), "" if is_enough else source
+        return _between(tokens, start, start + len(text))
 
 
 def _lexer(language: str) -> Lexer | None:
@@ -60,13 +68,13 @@ def _lexer(language: str) -> Lexer | None:
         return None
 
 
-def _last(tokens: list[tuple[str, str]], start: int, end: int) -> list[Span]:
+def _between(tokens: list[tuple[int, object, str]], start: int, end: int) -> list[Span]:
     """Those between two places, in their styles."""
     at, spans = 0, list[Span]()
-    for kind, value in tokens:
-        part = value[max(start - at, 0) : max(end - at, 0)]
+    for _, kind, value in tokens:
+        part = value[max(start - at, 0) : max(end - at, 0)] if at + len(value) > start else ""
         if part:
-            style = next((s for name, s in STYLES if kind.startswith(name)), "")
-            spans.append((style, part))
+            name = str(kind)
+            spans.append((next((s for known, s in STYLES if name.startswith(known)), ""), part))
         at += len(value)
     return spans

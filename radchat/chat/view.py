@@ -138,6 +138,8 @@ class View:
         self.answer.init = data
         if self.renders and self.shows_text:
             threading.Thread(target=_prepare, daemon=True).start()
+            if data.get("continues"):
+                self._rendering().resume(clean(str(data["continues"])))
 
     def _on_reasoning(self, data: dict[str, Any]) -> None:
         self.answer.heard = True
@@ -295,6 +297,6 @@ def progress(data: dict[str, Any]) -> str:
 
 def _prepare() -> None:
     """Import what Markdown takes, while the daemon is at the prompt."""
-    from radchat.chat import markdown_inline
+    from radchat.chat.markdown import prepare
 
-    markdown_inline.prepare()
+    prepare()

@@ -44,7 +44,8 @@ def init(request: str, session: Session, requests: Requests, context: int) -> Ev
         "context": context,
         "input_tokens": sum(len(each.asked.prepared.ids) for each in requests),
     }
-    return Event("init", body)
+    cut = first.asked.prepared.plan.cut
+    return Event("init", body if cut is None else {**body, "continues": cut.text})
 
 
 def done(session: Session, requests: Requests) -> dict[str, Any]:

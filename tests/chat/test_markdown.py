@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections import Counter
+from types import FrameType
 
 import pytest
 from hypothesis import given, settings
@@ -243,3 +245,70 @@ def test_without_paint_the_marks_stay() -> None:
     text = "**b** *i* `c` __d__ _e_"
     assert rendered(text, 40, paints=False) == [text]
     assert rendered("# a *b*", 40, paints=False) == ["# a *b*"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "shown"),
+    [
+        ("Some words", " and *more*", "and more\n"),
+        ("- an item that is", " long", "  long\n"),
+        ("```py\n# a\nx", " = a * b *c\n# d\n```\n*e*", "x = a * b *c\n# d\n```\ne\n"),
+        ("| a |\n|---|\n| b |\n", "| c |\n", "| c |\n"),
+        ("**bold", "er** text", "er** text\n"),
+        ("one\n\n", "two", "two\n"),
+    ],
+)
+def test_an_answer_that_is_gone_on_with(before: str, after: str, shown: str) -> None:
+    markdown = Markdown(lambda: 40)
+    markdown.resume(before)
+    assert SGR.sub("", markdown.push(after) + markdown.flush()) == shown
+
+
+# --- cost ---
+
+READING = {"settled", "spans", "_read", "start_of", "table_lines"}
+
+
+@pytest.mark.parametrize(
+    ("part", "most"),
+    [
+        ("plain words and more of them, ", 3),
+        ("some **bold** and `code` in it, ", 20),
+        ("- a list\n", 10),
+        ("| a | b |\n", 10),
+        ("中文字", 3),
+        ("~~~py\nx = 1  # one of many\n", 40),
+        ("x" * 50, 3),
+        ("an *open mark ", 300),
+        ("[ ", 600),
+    ],
+)
+def test_the_cost_of_a_character_does_not_grow_with_the_answer(part: str, most: int) -> None:
+    costs = []
+    for size in (1_000, 2_000):
+        text = part * (size // len(part))
+        costs.append(read_meanwhile([text[i : i + 4] for i in range(0, size, 4)]) / size)
+    assert costs[1] <= most
+    assert costs[1] < 1.5 * costs[0] + 1
+
+
+def read_meanwhile(pieces: list[str]) -> int:
+    """How many characters are read while this is shown."""
+    total = 0
+
+    def hear(frame: FrameType, event: str, _argument: object) -> None:
+        nonlocal total
+        code = frame.f_code
+        if event != "call" or "chat/markdown" not in code.co_filename:
+            return
+        if code.co_name in READING:
+            total += sum(len(each) for each in frame.f_locals.values() if isinstance(each, str))
+        elif code.co_filename.endswith("markdown_code.py") and code.co_name == "line":
+            total += len(frame.f_locals["self"]._before) + len(frame.f_locals["text"])
+
+    sys.setprofile(hear)
+    try:
+        streamed(pieces)
+    finally:
+        sys.setprofile(None)
+    return total
