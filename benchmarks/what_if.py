@@ -142,24 +142,29 @@ def measure(sides: dict[str, Side], prefix_len: int, repeat: int) -> dict[str, A
                     counts[f"{name}, {branches} cold"].add(side.computed)
     rows: dict[str, Any] = {}
     for (name, branches), times in took.items():
-        alone = took[name, 1]
-        rows[f"{name}, {branches}"] = {
+        pairs = list(zip(times, took[name, 1], strict=True))
+        row = rows[f"{name}, {branches}"] = {
             "wall_s": median(each.wall_s for each in times),
-            "ratio": median(a.wall_s / b.wall_s for a, b in zip(times, alone, strict=True)),
-            "cpu_ratio": median(a.cpu_s / b.cpu_s for a, b in zip(times, alone, strict=True)),
+            "ratio": median(some.wall_s / one.wall_s for some, one in pairs),
             "spread": max(times).wall_s / min(times).wall_s,
         }
+        ours = zip(times, took["together", branches], strict=True)
+        row["beside"] = median(their.wall_s / our.wall_s for their, our in ours)
+        if not isinstance(sides[name], LlamaServer):  # which is another process
+            row["cpu_ratio"] = median(some.cpu_s / one.cpu_s for some, one in pairs)
         if steps[name, branches]:
-            rows[f"{name}, {branches}"]["step_s"] = median(steps[name, branches])
+            row["step_s"] = median(steps[name, branches])
     return {"rows": rows, "computed": {name: sorted(each) for name, each in counts.items()}}
 
 
 def show(found: dict[str, Any], sides: dict[str, Side], prefix_len: int) -> None:
-    heads = ("wall ms", "ratio", "of CPU", "spread", "step ms", "MB a step", "GB/s", "GFLOP/s")
+    heads = ("wall ms", "/ one", "of CPU", "/ ours", "spread")
+    heads += ("step ms", "MB a step", "GB/s", "GFLOP/s")
     print(f"{'side, branches':24}" + "".join(f"{head:>10}" for head in heads))
     for name, row in found["rows"].items():
-        cells = [f"{1000 * row['wall_s']:.0f}", f"{row['ratio']:.2f}", f"{row['cpu_ratio']:.2f}"]
-        cells.append(f"{row['spread']:.1f}x")
+        cpu = f"{row['cpu_ratio']:.2f}" if "cpu_ratio" in row else "-"
+        cells = [f"{1000 * row['wall_s']:.0f}", f"{row['ratio']:.2f}", cpu]
+        cells += [f"{row['beside']:.2f}", f"{row['spread']:.1f}x"]
         who, branches = name.split(", ")
         side = sides[who]
         if isinstance(side, Ours):
