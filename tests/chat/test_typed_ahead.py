@@ -38,7 +38,6 @@ HELD = [
     ("gone\x15kept", "kept"),
     ("a\x1b[Ab\x04c\x1b\x1b", "abc"),  # no history, no end, no tree
     ("a\x1bfb\x1b\rc", "ab\nc"),  # Alt and a letter; Alt and Enter
-    ("lone\x1b", "lone"),  # and what is typed later is no key with it
     ("/tree\rmore\r", "/tree\nmore"),
     (f"\x1b[200~{LINES}\x1b[201~ sum up\r", f"{LINES} sum up"),
     ("", ""),
@@ -69,6 +68,18 @@ def test_keys_that_were_taken_act_as_if_typed_at_the_next_prompt(
     ours.take()
     pipe.send_text(f"{LINES[40:]}\x1b[201~\r")
     assert ours.read("> ") == LINES
+
+
+def test_an_escape_that_was_taken_is_no_beginning_of_a_later_key(
+    prompt: tuple[Prompt, PipeInput],
+) -> None:
+    ours, pipe = prompt
+    pipe.send_text("one\x1b")
+    ours.take()
+    pipe.send_text("b")
+    ours.hold()
+    pipe.send_text("\r")
+    assert ours.read("> ") == "oneb"  # Alt+b goes back a word
 
 
 @pytest.mark.parametrize(
