@@ -57,10 +57,9 @@ class Screen(NamedTuple):
 class Studio:
     """A home with a daemon, and commands run in it."""
 
-    def __init__(self, tokens: int) -> None:
+    def __init__(self, models: Path, tokens: int) -> None:
         self._root = Path(tempfile.mkdtemp(prefix="rc-", dir="/tmp"))  # a socket's path is short
         self.home, self.folder = self._root / "h", self._root / "ferry"
-        models = Places.from_env().models
         if not any(models.glob(f"{MODEL}-*")):
             raise SystemExit(f"there is no {MODEL} in {models}: make model")
         (self.home / "cache").mkdir(parents=True)
@@ -290,8 +289,11 @@ SCREENS = (
 )
 
 
-def record(screen: Screen) -> str:
-    with Studio(screen.tokens) as studio, Shell(studio, screen.columns, screen.rows) as shell:
+def record(screen: Screen, models: Path) -> str:
+    with (
+        Studio(models, screen.tokens) as studio,
+        Shell(studio, screen.columns, screen.rows) as shell,
+    ):
         screen.record(studio, shell)
         picture = shell.picture()
     text = "\n".join(picture.display)
@@ -305,6 +307,8 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(description="record the screens of docs/screens")
     parser.add_argument("names", nargs="*", metavar="NAME", help="of a screen; none: all")
     parser.add_argument("--to", type=Path, default=DOCS / "screens", metavar="FOLDER")
+    models = Places.from_env().models
+    parser.add_argument("--models", type=Path, default=models, metavar="FOLDER")
     asked = parser.parse_args(argv)
     known = {screen.name: screen for screen in SCREENS}
     unknown = [name for name in asked.names if name not in known]
@@ -312,7 +316,7 @@ def main(argv: list[str]) -> int:
         parser.error(f"no screen {', '.join(unknown)}: there are {', '.join(known)}")
     asked.to.mkdir(parents=True, exist_ok=True)
     for name in asked.names or known:
-        made = record(known[name])
+        made = record(known[name], asked.models)
         (asked.to / f"{name}.svg").write_text(made, encoding="utf-8")
         print(f"{asked.to / name}.svg  {len(made):,} bytes")
     return 0

@@ -112,8 +112,12 @@ def test_a_screen_keeps_its_columns_colours_and_letters(record: Any) -> None:
 
 
 @pytest.mark.slow
-def test_a_screen_is_recorded_anew_from_the_real_program(record: Any, tmp_path: Path) -> None:
-    assert record.main(["tree", "--to", str(tmp_path)]) == 0
+@pytest.mark.model
+def test_a_screen_is_recorded_anew_from_the_real_program(
+    record: Any, tmp_path: Path, smollm2: Path
+) -> None:
+    places = ["--to", str(tmp_path), "--models", str(smollm2.parent)]
+    assert record.main(["tree", *places]) == 0
     shown = words(tmp_path / "tree.svg")
     assert "radchat tree --show-cache" in shown
     assert "computed once" in shown

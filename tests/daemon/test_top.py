@@ -185,6 +185,25 @@ def test_an_answer_in_progress_locks_what_it_relies_on(tmp_path: Path) -> None:
     run(main())
 
 
+def test_an_answer_whose_branch_has_no_name_yet_is_being_said(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path) as at:
+            root = await talk(at)
+            await at.say("on it goes")
+            await at.service.switch(WHERE, ref=root)
+            long = asyncio.create_task(at.ask("aside, at some length " * 3, options=LONG))
+            stats = at.service._engines.all[0].engine.stats
+            await until(lambda: stats()["output_tokens"] > 60)
+            rows = by_name(await top(at))
+            assert [name for name in rows if name.startswith("None")] == ["None/running"]
+            assert rows["None/running"]["locked_tokens"] > 32
+            for request in list(at.service._answers):
+                await at.service.cancel(request)
+            await long
+
+    run(main())
+
+
 def test_a_hundred_looks_leave_the_cache_as_it_was(tmp_path: Path) -> None:
     async def main() -> None:
         async with house(tmp_path, RADCHAT_PERSIST="off") as at:
