@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 ENOUGH = 800  # characters before a line, from where on it may be read without what came earlier
 MOST = 4000  # and from where on it must
+LONG = 1000  # characters of a line that is data rather than code
+SLOW = ("maple",)  # its lexer takes minutes for a line of prose
 # of 16 colours those that are read on dark and on light; the most special kind first
 STYLES = (
     ("Token.Comment", "2"),
@@ -42,7 +44,7 @@ class Highlighter:
         self._before = ""
 
     def line(self, text: str) -> list[Span]:
-        if self._lexer is None:
+        if self._lexer is None or len(text) > LONG:
             return [("", text)]
         source = f"{self._before}{text}\n"
         tokens = list(self._lexer.get_tokens_unprocessed(source))
@@ -57,7 +59,7 @@ class Highlighter:
 
 
 def _lexer(language: str) -> Lexer | None:
-    if not language:
+    if not language or language in SLOW:
         return None
     from pygments.lexers import get_lexer_by_name
     from pygments.util import ClassNotFound
