@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import sys
+import unicodedata
 from collections import Counter
 from types import FrameType
 
+import pyte
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -312,3 +314,40 @@ def read_meanwhile(pieces: list[str]) -> int:
     finally:
         sys.setprofile(None)
     return total
+
+
+# --- on a screen ---
+
+WIDE = """\
+## 标题 and *more*
+
+中文段落：这是一个**很重要**的例子，请看`代码`。 e\u0301a\u0308 a ❤️ b 👨‍👩‍👧 c 🇩🇪 d
+
+- 列表项目 with words
+  > quoted 引用文字也很长
+
+| 名 | value |
+|----|------:|
+| 中文字 | 1 |
+"""
+
+
+@pytest.mark.parametrize("columns", [10, 20, 80])
+def test_no_line_is_broken_by_the_terminal(columns: int) -> None:
+    """What a terminal shows is what was written, line for line: none was wider than we thought."""
+    screen = pyte.Screen(columns, 200)
+    text = WIDE.replace("👨‍👩‍👧", "👩").replace("\ufe0f", "")  # pyte drops what follows these
+    out = "\n".join(rendered(text, columns))
+    pyte.Stream(screen).feed(out.replace("\n", "\r\n"))
+    lines = [line.rstrip() for line in screen.display]
+    seen = [SGR.sub("", line) for line in out.split("\n")]
+    assert [unicodedata.normalize("NFC", line) for line in lines[: len(seen)]] == [
+        unicodedata.normalize("NFC", line) for line in seen
+    ]
+
+
+@pytest.mark.parametrize("columns", [1, 2, 20, 80])
+def test_no_cluster_is_cut_in_two(columns: int) -> None:
+    out = "\n".join(rendered(WIDE, columns))
+    for cluster in ("👨‍👩‍👧", "🇩🇪", "❤️", "e\u0301"):
+        assert cluster in out
