@@ -271,6 +271,22 @@ def test_sigterm_gives_the_terminal_back(open_: Open, speakers: Speakers) -> Non
     assert left(terminal).count("says this.") == 4
 
 
+def test_what_one_thinks_is_seen_until_it_answers(open_: Open, speakers: Speakers) -> None:
+    terminal = open_()
+    terminal.wait_for("> 1 price")
+    speakers.event("reasoning", choice=1, text="let me see", tokens=3)
+    terminal.wait_for("thinking, 3 tokens")
+    assert "let me see" in terminal.text
+    speakers.event("delta", choice=1, text="It is so.", tokens=7)
+    terminal.wait_for("It is so.")
+    assert "let me see" not in terminal.text
+    assert "7 tokens" in terminal.lines[2]
+    speakers.said[1] = "It is so."
+    speakers.end_all()
+    assert terminal.wait_end() == 0
+    assert "let me see" not in left(terminal)
+
+
 def test_notices_are_seen_at_once_and_stay(open_: Open, speakers: Speakers) -> None:
     terminal = open_()
     terminal.wait_for("> 1 price")
