@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from radchat.daemon.arguments import Options
+from radchat.daemon.arguments import FileText, Options
 from radchat.daemon.held import Match, Snapshot
 from radchat.daemon.top_rows import NOBODY, SESSIONS, Owner, joined, pages_of, parts
 from radchat.errors import Busy
@@ -185,21 +185,30 @@ def test_an_answer_in_progress_locks_what_it_relies_on(tmp_path: Path) -> None:
     run(main())
 
 
-def test_an_answer_whose_branch_has_no_name_yet_is_being_said(tmp_path: Path) -> None:
+def test_what_no_message_has_is_nobodys_until_a_request_relies_on_it(tmp_path: Path) -> None:
+    """As of `cache warm`, whose words nobody has said."""
+
     async def main() -> None:
-        async with house(tmp_path) as at:
-            root = await talk(at)
-            await at.say("on it goes")
-            await at.service.switch(WHERE, ref=root)
-            long = asyncio.create_task(at.ask("aside, at some length " * 3, options=LONG))
-            stats = at.service._engines.all[0].engine.stats
-            await until(lambda: stats()["output_tokens"] > 60)
+        async with house(tmp_path, RADCHAT_PERSIST="off") as at:
+            await talk(at)
+            files: list[FileText] = [
+                {"name": "a.txt", "text": "of no session, at some length " * 8}
+            ]
+            async for _ in at.service.cache_warm(WHERE, files=files, dtype="fp32"):
+                pass
+            row = by_name(await top(at))["None/unnamed"]
+            assert row["held_tokens"] > 96
+            assert row["tokens"] == row["locked_tokens"] == 0
+            loaded = at.service._engines.loaded
+            assert loaded is not None
+            cache, call = loaded.engine.cache, at.service._worker.call
+            nodes = await call(lambda: Snapshot(cache, "", ""))
+            last = max(nodes.nodes, key=lambda node: node.end)
+            lease = await call(lambda: cache.admit(nodes.ids(Match(last, last.end))))
+            assert lease is not None
             rows = by_name(await top(at))
-            assert [name for name in rows if name.startswith("None")] == ["None/running"]
-            assert rows["None/running"]["locked_tokens"] > 32
-            for request in list(at.service._answers):
-                await at.service.cancel(request)
-            await long
+            assert rows["None/running"]["locked_tokens"] >= row["held_tokens"] - 2 * cache.page_size
+            await call(lambda: cache.abort(lease))
 
     run(main())
 
