@@ -247,3 +247,25 @@ def test_a_table_says_that_it_comes(ask: Open, daemon: FakeDaemon) -> None:
     goes_on.set()
     assert terminal.wait_end() == 0
     assert terminal.text.startswith("a  b\n-  -\nc  d\ne  f\n\nafter\nmain@d9f1")
+
+
+def test_a_chat_that_wants_it_raw(ask: Open, daemon: FakeDaemon) -> None:
+    daemon.script["generate"] = lambda args: answer_events(cut(SAMPLE))
+    terminal = ask("chat", "--raw")
+    terminal.wait_for("> ")
+    terminal.type("go\r")
+    terminal.wait_for("tok/s")
+    assert "\n".join(SAMPLE.splitlines()) in terminal.text
+
+
+def test_an_answer_that_is_gone_on_with_in_its_code(ask: Open, daemon: FakeDaemon) -> None:
+    def events(args: dict[str, Any]) -> Any:
+        for event in answer_events([" = a*b*c\n", "# d\n```\n*so*"]):
+            if event.name == "init":
+                event.data["continues"] = "Look:\n\n```py\nx"
+            yield event
+
+    daemon.script["generate"] = events
+    terminal = ask("continue")
+    assert terminal.wait_end() == 0
+    assert terminal.text.startswith("x = a*b*c\n# d\n```\nso\nmain@d9f1")

@@ -81,6 +81,7 @@ def test_a_continue_cancelled_before_its_first_token_makes_no_second_answer(
         async with house(tmp_path) as home:
             first = await home.say("hello", new_session=True)
             events = await home.cancelled(kind="continue", head=first["head"])
+            assert named(events, "init")[0]["continues"] == first["branches"][0]["text"]
             assert events[-1].data["head"] == first["head"]
             assert len(await home.texts()) == 2
             assert (await home.service.sessions_show(WHERE))["messages"] == 2
