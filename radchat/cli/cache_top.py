@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from radchat.chat import top as view
 from radchat.cli import common
 from radchat.errors import UsageError
 
@@ -15,18 +14,20 @@ def top(
     ctx: typer.Context,
     once: Annotated[bool, typer.Option("--once", help="one look, as lines")] = False,
     every: Annotated[
-        float, typer.Option("-n", metavar="SECONDS", help="between two looks")
-    ] = view.EVERY_S,
+        float | None, typer.Option("-n", metavar="SECONDS", help="between two looks; else 1")
+    ] = None,
 ) -> None:
     """What sits where, what is locked, what goes next: live, as top does.
 
     A row for each branch of every session; what several have in common is a row of its own. Without
     a terminal, and with --json, it looks once.
     """
-    if not every > 0:
+    if every is not None and not every > 0:
         raise UsageError(f"-n {every:g}: want more than 0 seconds between two looks")
     cli = common.of(ctx)
     if cli.json:
         cli.data(cli.call("cache.top"))
     else:
-        view.show(cli, lambda: cli.call("cache.top"), every_s=every, once=once)
+        from radchat.chat import top as view
+
+        view.show(cli, lambda: cli.call("cache.top"), every_s=every or view.EVERY_S, once=once)
