@@ -19,6 +19,7 @@ from radchat.chat import (
 )
 from radchat.chat.files import load
 from radchat.chat.footer import count, place, size
+from radchat.chat.generating import generate
 from radchat.chat.keyboard import as_found
 from radchat.chat.options import DTYPE, parse_option
 from radchat.chat.sessions_view import LISTED, listing
@@ -152,7 +153,7 @@ def _file(chat: Chat, rest: str) -> None:
 def _retry(chat: Chat, rest: str) -> None:
     if rest and not (rest.isdigit() and int(rest) > 0):
         raise UsageError("/retry [K]: how many answers")
-    chat.generate(kind="retry", n=int(rest or 1))
+    generate(chat, kind="retry", n=int(rest or 1))
 
 
 def _edit(chat: Chat, rest: str) -> None:
@@ -164,7 +165,7 @@ def _edit(chat: Chat, rest: str) -> None:
     own = log["session"] == chat.session.get("id")
     turn = str(turns[-1]["id"]) if own else f"{log['session']}:{turns[-1]['id']}"
     if text.strip():
-        chat.generate(kind="edit", ref=turn, text=text.strip())
+        generate(chat, kind="edit", ref=turn, text=text.strip())
         return
     chat.default, chat.editing = str(turns[-1]["text"]), turn
     chat.editing_turn = int(turns[-1].get("turn") or len(turns))
@@ -172,7 +173,7 @@ def _edit(chat: Chat, rest: str) -> None:
 
 
 def _continue(chat: Chat, rest: str) -> None:  # noqa: ARG001
-    chat.generate(kind="continue")
+    generate(chat, kind="continue")
 
 
 def _undo(chat: Chat, rest: str) -> None:

@@ -48,8 +48,7 @@ class Opening:
         self.text = "connecting"
         self.error: RadchatError | None = None
         self.client: Client | None = None
-        self.limit: int | None = None  # the loaded model's context, in tokens
-        self.loaded: dict[str, Any] = {}  # {"model", "dtype"}, once it is
+        self.loaded: dict[str, Any] = {}  # of the model, once it is: model, dtype, context
         self._connect = connect
         self._session = session
         self._model = model
@@ -115,7 +114,7 @@ class Opening:
             self._say,
             self.show,
         )
-        self.limit, self.loaded = done.get("context"), done
+        self.loaded = done
         if done.get("restoring"):
             number = done["restoring"]
             self._say(f"{counted(number, 'token')} come{'s' if number == 1 else ''} from disk")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from radchat.chat import commands
+from radchat.chat.generating import generate
 from radchat.errors import UsageError
 
 if TYPE_CHECKING:
@@ -51,4 +52,4 @@ def _texts(rest: str) -> list[str]:
 def what_if(chat: Chat, rest: str) -> None:
     asked = parse(rest)
     more: dict[str, Any] = {} if asked.at is None else {"at": asked.at}
-    chat.generate(kind="what-if", texts=asked.texts, n=asked.n, **more)
+    generate(chat, kind="what-if", texts=asked.texts, n=asked.n, **more)

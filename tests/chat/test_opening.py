@@ -121,7 +121,7 @@ def test_the_prompt_is_painted_again_only_where_there_is_something_new(
     assert opening.is_loaded(60.0)
     assert opening.error is None
     assert painted == ["loading tiny 0%", "loading tiny 40%", "loading tiny 100%", ""]
-    assert opening.limit == 512
+    assert opening.loaded["context"] == 512
 
 
 def test_what_connects_below_a_prompt_leaves_the_terminal_alone(daemon: FakeDaemon) -> None:
