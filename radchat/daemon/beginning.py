@@ -1,6 +1,7 @@
 """A command's turns into the store: all of them at once, or none. Everything here runs on the desk.
 
-Each gets its messages, its prompt and the ids of its answers to come; several answers get numbers.
+Each gets its messages, its prompt and the ids of its answers to come; what-ifs and several answers
+get numbers.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def begin(store: Store, ask: Generate, asked: Sequence[Asked]) -> list[Begun]:
             for answer in each[1].answers
             if answer.placed is not None
         ]
-        if len(made) > 1:
+        if ask.kind == "what-if" or len(made) > 1:
             place = asked[0].prepared.plan.place
             store.number_branches(place.session.id, made, place.message)
     try:
