@@ -230,7 +230,7 @@ def _log(chat: Chat, rest: str) -> None:  # noqa: ARG001
 
 
 def _context(chat: Chat, rest: str) -> None:  # noqa: ARG001
-    while not chat.context and not chat.opening.is_loaded(0.1):
+    while not chat.loaded and not chat.opening.is_loaded(0.1):
         chat.host.status(chat.opening.text)
     chat.host.status("")
     given = {k: v for k, v in chat.arguments.items() if k in ("model", "think", "options") and v}

@@ -42,7 +42,7 @@ def compact(chat: Chat, rest: str) -> None:
         shown.end()
     unsent = chat.default
     chat.moved(done)
-    chat.default, chat.context = unsent, {}
+    chat.default = unsent
     before, after = count(done["before"]), count(done["after"])
     chat.host.note(f"from {before} to {after} tokens, read with your next message")
     chat.host.note(f"back: /undo, /switch - or /switch {done['label']}")

@@ -33,8 +33,7 @@ class Position:
         self.at = start.at  # a REF that the first message is said at, not at HEAD
         self.files: list[dict[str, str]] = []  # for the next message
         self.default = ""  # text offered at the next prompt
-        self.context: dict[str, Any] = {}  # how full it was after the last answer
-        self.answered: dict[str, Any] = {}  # the end of the last answer
+        self.answered: dict[str, Any] = {}  # what was told of the answer one stands at
         self.loaded: dict[str, Any] = {}  # {"model", "dtype"}, as last told
         self.has_talked = False
         self.made: set[str] = set()  # sessions of this chat's in which nothing was said yet
@@ -94,13 +93,14 @@ class Position:
         if made:
             self.made.add(str(session["id"]))
         self.head = {"branch": session.get("branch"), "message": session.get("head")}
+        self.answered = session.get("answered") or {}
         self.has_talked = bool(session.get("messages"))
 
     def moved(self, result: dict[str, Any]) -> None:
         """Go where an answer of fork, switch, undo or redo says, and offer its text."""
         self._adopt(result.get("session"))
         self.head = {"branch": result.get("branch"), "message": result.get("head")}
-        self.at = None
+        self.answered, self.at = result.get("answered") or {}, None
         if result.get("text"):
             self.default = str(result["text"])
         self.host.note(where(result))
@@ -115,7 +115,6 @@ class Position:
         if not answer.stays:
             self._adopt(told.get("session"))
             self.head, self.at = answer.head, None
-            self.context = answer.done.get("context") or self.context
             self.answered = answer.done
             self._unsure = None if answer.done else answer
         if told.get("session") == self.session.get("id"):

@@ -126,7 +126,7 @@ class Chat(Position):
                 is_loaded=bool(loaded),
                 branch=head.get("branch"),
                 message=head.get("message"),
-                done=self.answered if self.answered.get("head") == self.head else {},
+                done=self.answered,
             ),
             columns,
         )

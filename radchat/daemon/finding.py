@@ -12,6 +12,7 @@ from typing import Any
 
 from radchat.daemon.arguments import ChatHead, Generate
 from radchat.daemon.desk import Desk, EphemeralStore
+from radchat.daemon.fullness import told_of
 from radchat.errors import InvalidInput, NotFound
 from radchat.protocol import Where
 from radchat_sessions import refs
@@ -37,7 +38,9 @@ class Place:
 
 
 def moved(store: Store, place: Place) -> dict[str, Any]:
-    """What every command that moves tells its client; ``short``: a REF that is enough here."""
+    """What every command that moves tells its client; ``short``: a REF that is enough here;
+    ``answered``: of the answer one then stands at.
+    """
     at = place.message
     short = None
     if at is not None:
@@ -48,6 +51,7 @@ def moved(store: Store, place: Place) -> dict[str, Any]:
         "branch": place.branch,
         "head": at,
         "short": short,
+        "answered": told_of(store, at),
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from radchat.errors import WAYS_OUT
 from radchat.protocol import Event
@@ -35,6 +35,19 @@ def filled_by(store: Store, answer: Message | None, limit: int) -> Filled:
         return EMPTY
     used = store.prompt(answer.prompt).length + (answer.out_len or 0)
     return Filled(used, int(answer.extra.get("context") or limit))
+
+
+def told_of(store: Store, at: str | None) -> dict[str, Any] | None:
+    """What an answer one goes to was told as it ended: how full the context was then, and how much
+    of its prompt was cached. None for what is no answer, or came as text.
+    """
+    answer = None if at is None else store.message(at)
+    filled = filled_by(store, answer, 0)
+    if answer is None or not filled.limit:
+        return None
+    usage = answer.usage or {}
+    counts = ("input_tokens", "cached_input_tokens")
+    return {"context": filled._asdict(), "usage": {key: usage.get(key) for key in counts}}
 
 
 def crossing(before: Filled, now: Filled) -> Sequence[Event]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from radchat.daemon.base import at_least, session_json
 from radchat.daemon.finding import find_session, find_store, moved, new_session, stands
+from radchat.daemon.fullness import told_of
 from radchat.daemon.held import Held, Snapshot, held_of
 from radchat.daemon.kept import Kept
 from radchat.errors import Busy, NotFound
@@ -172,6 +173,7 @@ class SessionMethods(Kept):
                 "messages": len(store.message_ids(place.session.id)),
                 "last": previous,
                 "ephemeral": store is self._desk.ephemeral,
+                "answered": told_of(store, place.message),
                 **goes_on,
             }
             return store, body, goes_on.get("at", place.message)

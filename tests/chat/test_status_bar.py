@@ -89,6 +89,24 @@ def test_it_stands_below_the_prompt_and_follows_what_is_told(
     assert "ctx" not in terminal.lines[-1]  # of an answer one does not stand at
 
 
+def test_it_tells_of_the_answer_one_goes_to(chat: Open, daemon: FakeDaemon) -> None:
+    def told(used: int) -> dict[str, Any]:
+        return {**DONE, "context": {"used": used, "limit": 8192}}
+
+    daemon.script["sessions.open"] = {**SESSION, "answered": told(4096)}
+    at = {"session": SESSION["id"], "name": "report-q3", "branch": "main", "head": long("d9f1")}
+    daemon.script["undo"] = {**at, "answered": told(2048)}
+    daemon.script["switch"] = {**at, "branch": "price", "answered": None}
+    terminal = chat("chat", "-c")
+    terminal.wait_for(
+        lambda t: t.lines[-1].endswith("main@d9f1 · ctx 4.1k/8.2k 50% · cached 97.4%")
+    )
+    terminal.type("/undo\r")
+    terminal.wait_for(lambda t: "ctx 2.0k/8.2k 25%" in t.lines[-1])
+    terminal.type("/switch price\r")
+    terminal.wait_for(lambda t: t.lines[-1].endswith("price@d9f1"))
+
+
 def test_a_model_that_could_not_be_loaded_is_not(chat: Open, daemon: FakeDaemon) -> None:
     daemon.script["models.load"] = lambda args: [Event("error", {"code": "busy", "message": "no"})]
     terminal = chat("chat")

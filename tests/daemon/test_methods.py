@@ -348,6 +348,26 @@ def test_what_moved_tells_the_shortest_id_that_is_enough(daemon: Daemon) -> None
     assert (empty["head"], empty["short"]) == (None, None)
 
 
+def test_whoever_goes_to_an_answer_is_told_what_it_was_told_itself(daemon: Daemon) -> None:
+    def told(answer: Answer) -> dict[str, Any]:
+        counts = ("input_tokens", "cached_input_tokens")
+        usage = {key: answer["usage"][key] for key in counts}
+        return {"context": answer["context"], "usage": usage}
+
+    first = daemon.new("one")
+    session = first["session"]
+    second = daemon.ask("and two, with more words", session=session)
+    assert told(first) != told(second)
+    assert daemon("sessions.open", session=session)["answered"] == told(second)
+    assert daemon("undo", session=session)["answered"] == told(first)
+    assert daemon("sessions.open", session=session)["answered"] == told(first)
+    assert daemon("redo", session=session)["answered"] == told(second)
+    forked = daemon("fork", session=session, ref=first["head"]["message"])
+    assert forked["answered"] == told(first)
+    assert daemon("switch", session=session, ref="main")["answered"] == told(second)
+    assert daemon("switch", session=session, ref="1")["answered"] is None  # before everything
+
+
 def test_cache_stats_have_the_same_keys_with_a_model_and_without(daemon: Daemon) -> None:
     daemon.new("one")
     loaded = daemon("cache.stats")
