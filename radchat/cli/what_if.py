@@ -43,8 +43,9 @@ def what_if(
     if seed_base is not None and "seed" in generation.sampling():
         raise UsageError("--seed-base and --seed: the base is the first seed, take one of them")
     read = _reader(cli.note, stdin_timeout, no_stdin=no_stdin)
-    said = compose(texts or [], number, read, forbidden=no_stdin)
+    before, said = compose(texts or [], number, read, note=cli.note, forbidden=no_stdin)
     args: dict[str, Any] = {"kind": "what-if", "texts": said, "n": number}
+    args |= {"before": before} if before else {}
     args |= generation.arguments() | ({"at": at} if at else {})
     if seed_base is not None:
         args["options"]["seed"] = seed_base
@@ -69,10 +70,11 @@ def compose(
     number: int,
     read: Callable[[bool], str | None],
     *,
+    note: Callable[[str], None],
     forbidden: bool = False,
-) -> list[str]:
-    """The texts: piped text, a blank line and the words, for each; else the lines of what is piped,
-    or with ``number`` all of it. ``read`` is told whether stdin must be read.
+) -> tuple[str, list[str]]:
+    """What comes before each text, and the texts: piped text, and the words; else the lines of what
+    is piped, or with ``number`` all of it. ``read`` is told whether stdin must be read.
     """
     texts = [join_surrogates(word).strip() for word in words if word != stdin.FORCE]
     forced = stdin.FORCE in words
@@ -81,13 +83,13 @@ def compose(
     if not all(texts):
         raise UsageError("an empty TEXT asks nothing: leave it out")
     piped = read(forced)
-    before = (piped or "").strip("\n")
-    if texts:
-        texts = [f"{before}\n\n{text}" if before.strip() else text for text in texts]
-    elif number > 1:
-        texts = [before] if before.strip() else []
-    else:
-        texts = [line.strip() for line in before.split("\n") if line.strip()]
+    whole = (piped or "").rstrip("\n")  # as `ask` has it: the same text is the same tokens
+    before = whole if texts and whole.strip() else ""
+    if texts and piped is not None and not before:
+        note("stdin was empty: only the words of the command line are sent")
+    if not texts:
+        lines = [whole.strip("\n")] if number > 1 else whole.split("\n")
+        texts = [line.strip() for line in lines if line.strip()]
     if not texts and piped is not None:
         raise InvalidInput("nothing to ask: stdin was empty")
     if not texts:
@@ -96,4 +98,4 @@ def compose(
         raise UsageError(
             f"-N {number} is for one TEXT, and here are {len(texts)}: leave out -N, or all but one"
         )
-    return texts
+    return before, texts

@@ -53,6 +53,7 @@ class Generate:
     kind: Kind = "turn"
     text: str = ""
     texts: Sequence[str] = ()  # of a what-if: a branch each
+    before: str = ""  # of a what-if: said before each of its texts, a blank line between
     files: Sequence[FileText] = ()
     system: str | None = None
     session: str | None = None
@@ -80,8 +81,10 @@ class Generate:
             raise InvalidInput("continue goes on with one answer: n must be 1", field="n")
         if self.kind == "what-if":
             self._check_what_if()
-        elif self.texts:
-            raise UsageError("several texts are for a what-if: any other command says one text")
+        elif self.texts or self.before:
+            raise UsageError(
+                "several texts are for a what-if, also with one before each: others say one"
+            )
 
     def _check_what_if(self) -> None:
         if self.text or self.ref is not None or self.branch is not None:

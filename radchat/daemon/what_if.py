@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,20 +16,23 @@ from radchat_sessions.store import Store
 
 UNNAMED = "what-if"  # a branch whose text has no word to name it
 USUAL = {"temperature": 0.8}  # answers are to differ
+_FILE = re.compile(r'(?:^|(?<=\s))@(?:"[^"\n]+"|\S+)')  # as a chat takes it: @PATH
+_ASKING = re.compile(r"\W*what[\s-]+if\b", re.IGNORECASE)
 
 
 def plans_of(store: Store, place: Place, ask: Generate) -> list[Plan]:
     """What a command means: one turn, or one for each text of a what-if."""
     if ask.kind != "what-if":
         return [plan_turn(store, place, ask)]
+    before = f"{ask.before}\n\n" if ask.before else ""
     plans = [
-        plan_turn(store, place, replace(ask, kind="turn", text=text, texts=()))
+        plan_turn(store, place, replace(ask, kind="turn", text=before + text, texts=(), before=""))
         for text in ask.texts
     ]
     return [
         replace(
             plan,
-            branch=auto_name(text) or UNNAMED,
+            branch=name_of(text),
             expected=None,
             is_fork=True,
             keep_head=True,
@@ -36,6 +40,14 @@ def plans_of(store: Store, place: Place, ask: Generate) -> list[Plan]:
         )
         for plan, text in zip(plans, ask.texts, strict=True)
     ]
+
+
+def name_of(text: str) -> str:
+    """A branch's, of the words that tell it from others: no files, no "what if" before them."""
+    words = _FILE.sub("", text)
+    asking = _ASKING.match(words)
+    words = words[asking.end() :] if asking else words
+    return auto_name(words) or auto_name(text) or UNNAMED
 
 
 def branch_names(store: Store, plans: list[Plan], n: int) -> list[list[str]]:
@@ -59,6 +71,5 @@ def naming(ask: Generate, index: int) -> Iterator[None]:
     except ContextOverflow as error:
         if len(ask.texts) < 2:
             raise
-        name = auto_name(ask.texts[index])
-        which = f"what-if {index + 1} ({name})" if name else f"what-if {index + 1}"
+        which = f"what-if {index + 1} ({name_of(ask.texts[index])})"
         raise ContextOverflow(f"{which}: {error.message}", **error.data, choice=index) from error

@@ -196,7 +196,7 @@ def test_with_piped_text_keys_come_from_the_terminal(
     env = clean_env(home, RADCHAT_MODEL="tiny")
     with Terminal(command, env, columns=200) as terminal:
         terminal.wait_for("> 1 price")
-        assert daemon.asked("generate")[0]["texts"][0] == "a document\n\nprice -10 %"
+        assert daemon.asked("generate")[0]["before"] == "a document"
         terminal.type("2")
         terminal.wait_for("> 2 cost")
         terminal.type("\x03")
@@ -421,10 +421,20 @@ def test_what_is_asked_of_the_daemon(run: Run, daemon: FakeDaemon) -> None:
 
 def test_piped_text_comes_before_each(run: Run, daemon: FakeDaemon, speakers: Speakers) -> None:
     speakers.end_all()
-    done = run("what-if", "one", "two", text=b"a document\n")
+    done = run("what-if", "one", "two", text=b"\n  a document\n")
     assert done.code == 0, done.err
     sent = daemon.asked("generate")[0]
-    assert sent["texts"] == ["a document\n\none", "a document\n\ntwo"]
+    assert (sent["before"], sent["texts"]) == ("\n  a document", ["one", "two"])  # as `ask` has it
+
+
+def test_a_pipe_with_nothing_in_it_is_said(
+    run: Run, daemon: FakeDaemon, speakers: Speakers
+) -> None:
+    speakers.end_all()
+    done = run("what-if", "one", "two", text=b"\n")
+    assert done.code == 0
+    assert "stdin was empty: only the words of the command line are sent" in done.err
+    assert "before" not in daemon.asked("generate")[0]
 
 
 @pytest.mark.parametrize("words", [["-"], []])

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from tests.daemon.services import WHERE, House, house, run
+import pytest
+
+from radchat.daemon.what_if import name_of
+from radchat.errors import ContextOverflow, UsageError
+from tests.daemon.services import WHERE, House, house, named, run
 
 WORDS = {"seed": 7, "max_tokens": 3}
 
@@ -27,5 +32,56 @@ def test_one_alone_is_a_number_too_and_another_answer_leaves_the_numbers(tmp_pat
             assert (again["head"]["branch"], await numbers(home)) == ("ccc", {1: "ccc"})
             await home.say("and on")
             assert await numbers(home) == {}
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("price -10 %", "price-10"),
+        ("What if the river froze?", "the-river-froze"),
+        ("what-if: the river", "the-river"),
+        ("what if", "what-if"),
+        ("What if?!", "what-if"),
+        ("what iffy thing", "what-iffy-thing"),
+        ("so what if it rains", "so-what-if-it"),
+        ("read @/tmp/doc2.txt and sum it up", "read-and-sum-it"),
+        ('@"my notes.txt": who is it?', "who-is-it"),
+        ("@notes.txt, what if it rains", "it-rains"),
+        ("@notes.txt", "notes-txt"),
+        ("ann@example.org says", "ann-example-org-says"),
+        ("x" * 500, "x" * 24),
+        ("@/" + "deep/" * 100 + " a word", "a-word"),
+        ("🙂", "what-if"),
+        ("2", "what-if"),
+    ],
+)
+def test_a_branch_has_the_words_of_its_text_that_say_something(text: str, name: str) -> None:
+    assert name_of(text) == name
+
+
+def test_what_is_said_before_each_is_read_once_and_names_nothing(tmp_path: Path) -> None:
+    document = "What the report says, and says again. " * 20
+
+    async def main() -> None:
+        async with house(tmp_path) as home:
+            await home.say("hello", new_session=True)
+            texts = ["price -10 %", "What if it rains?"]
+            asked: dict[str, Any] = {"kind": "what-if", "before": document, "options": WORDS}
+            events = await home.ask(texts=texts, **asked)
+            rows, done = named(events, "init")[0]["branches"], events[-1].data
+            assert [row["text"] for row in rows] == texts
+            assert [row["branch"] for row in rows] == ["price-10", "it-rains"]
+            assert done["shared"]["tokens"] > len(document) // 4 > done["shared"]["new"]
+            for row, text in zip(rows, texts, strict=True):
+                log = await home.service.log(WHERE, ref=row["branch"])
+                assert log["messages"][-2]["text"] == f"{document}\n\n{text}"
+            same = await home.say(f"{document}\n\nand", at="1", options=WORDS)
+            assert same["usage"]["cached_input_tokens"] > 0
+            with pytest.raises(ContextOverflow, match=r"^what-if 1 \(it-rains\)"):
+                await home.ask(texts=texts[::-1], **{**asked, "before": "word " * 9000})
+            with pytest.raises(UsageError, match="for a what-if"):
+                await home.say("hello", before=document)
 
     run(main())
