@@ -50,6 +50,7 @@ class _Work:
         self._chat = chat
         self.picker = Picker(self._tree())
         self.result: dict[str, Any] | None = None  # where the chat goes
+        self._digest = ""  # of what was asked about
 
     def _tree(self) -> dict[str, Any]:
         try:
@@ -82,7 +83,9 @@ class _Work:
             self._chat.call("branch.label", ref=wish.message, text=wish.text)
             self.picker.renew(self._tree())
         elif wish.what == "count":
-            self.picker.ask(f"delete {_what(self._pruned(wish, dry_run=True))} for good?")
+            told = self._pruned(wish, dry_run=True)
+            self._digest = told["digest"]
+            self.picker.ask(f"{wish.text}delete {_what(told)} for good?")
         return wish.what in ("go", "fork", "leave")
 
     def _ref(self, message: str) -> str:
@@ -95,13 +98,21 @@ class _Work:
         return next((name for name, end in branches.items() if end == message), message)
 
     def _pruned(self, wish: Wish, *, dry_run: bool) -> dict[str, Any]:
-        marked = list(wish.marked)
         return self._chat.call(
-            "sessions.prune", marked=marked, dry_run=dry_run, head=self._chat.head
+            "sessions.prune",
+            marked=list(wish.marked),
+            dry_run=dry_run,
+            head=self._chat.head,
+            **({} if dry_run else {"digest": self._digest}),
         )
 
     def _prune(self, wish: Wish) -> Wish | None:
-        done = self._pruned(wish, dry_run=False)
+        try:
+            done = self._pruned(wish, dry_run=False)
+        except Busy as error:
+            if not error.data.get("changed"):
+                raise
+            return self.picker.changed(self._tree())
         after = self.picker.pruned(self._tree())
         self.picker.say(f"deleted {_what(done)}")
         return after

@@ -191,12 +191,17 @@ class Picker(Shown):
         """What is marked is asked about first."""
         return self._count(wish) or wish if self.marks else wish
 
-    def _count(self, after: Wish | None) -> Wish | None:
+    def _count(self, after: Wish | None, why: str = "") -> Wish | None:
         self._next = after
         if not self.marks:
             self.notice = "nothing is marked: d marks a message and what follows it"
             return None
-        return Wish("count", marked=self._roots())
+        return Wish("count", text=why, marked=self._roots())
+
+    def changed(self, tree: Mapping[str, Any]) -> Wish | None:
+        """Something else would go than what was asked about: it is asked about anew."""
+        self.renew(tree)
+        return self._count(self._next, "by now: ")
 
     def pruned(self, tree: Mapping[str, Any]) -> Wish | None:
         """What was marked is gone; what was wanted before it was asked about."""

@@ -77,6 +77,8 @@ def prune(
 
     result = call(dry_run=True)
     asked["session"] = result["session"]  # what is deleted is what was asked about
+    if not yes:
+        asked["digest"] = result["digest"]
     if not dry_run and (result["messages"] or result["branches"] or result["shared"]):
         cli.confirm(f"delete {_what(result)} for good?", yes=yes)
         result = call(dry_run=False)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from hashlib import blake2b
 from typing import Any
 
 from radchat.daemon.arguments import ChatHead
@@ -10,12 +12,14 @@ from radchat.daemon.base import at_least
 from radchat.daemon.finding import target_of
 from radchat.daemon.held import Held, held_of
 from radchat.daemon.session_methods import SessionMethods
-from radchat.errors import InvalidInput, UsageError
+from radchat.errors import Busy, InvalidInput, UsageError
 from radchat.protocol import Where
 from radchat_sessions.messages import Hit, Removed, Session
 from radchat_sessions.names import shortest
 from radchat_sessions.store import Store
 from radchat_sessions.words import query as words_of
+
+CHANGED = "what would be deleted is no longer what was asked about: look again"
 
 
 class KeepingMethods(SessionMethods):
@@ -68,12 +72,14 @@ class KeepingMethods(SessionMethods):
         dry_run: bool = False,
         marked: list[str] | None = None,
         head: ChatHead | None = None,
+        digest: str | None = None,
     ) -> dict[str, Any]:
         """Delete what no branch, label or HEAD reaches, and forget the KV only that used, on disk
         too.
 
         ``unlabeled``: and the side branches without a label. ``marked``: instead, these messages
-        (REFs) and what follows them. ``dry_run``: only say what would go.
+        (REFs) and what follows them. ``dry_run``: only say what would go. ``digest``, as a dry run
+        told it: refused, with ``changed``, where something else would go by now.
         """
         if marked is not None and (unlabeled or not marked):
             raise UsageError("marked: at least one message, and not with unlabeled")
@@ -93,6 +99,12 @@ class KeepingMethods(SessionMethods):
                 named, unlabeled=unlabeled, marked=doomed_ends, head=at, dry_run=dry_run
             )
 
+        def counted() -> Removed:
+            what = pruned(dry_run=True)
+            if digest not in (None, _digest(what)):
+                raise Busy(CHANGED, changed=True)
+            return what
+
         snapshots = await self._snapshots()
         bytes_of = {each.key: each.bytes_per_token for each in self._engines.all}
 
@@ -100,12 +112,14 @@ class KeepingMethods(SessionMethods):
             store, own = in_store, in_store.session(named)
             held = [held_of(store, own.id, each) for each in snapshots]
             spans = store.spans(own.id)
-            what = pruned(dry_run=dry_run)
+            what = counted()
+            if not dry_run:
+                what = pruned(dry_run=False)
             gone = [spans[message] for message in what.messages if message in spans]
             return own, held, sum(span.stop - span.start for span in gone), what
 
         def going() -> set[str]:
-            return set(pruned(dry_run=True).messages)
+            return set(counted().messages)
 
         kv_left = None
         if dry_run:
@@ -133,6 +147,7 @@ class KeepingMethods(SessionMethods):
             "shared": what.shared,
             "dry_run": dry_run,
             "kv_left": kv_left,
+            "digest": _digest(what),
         }
 
     async def sessions_verify(self, where: Where, session: str | None = None) -> dict[str, Any]:
@@ -152,6 +167,12 @@ class KeepingMethods(SessionMethods):
             return {"ok": not rows, "messages": checked, "problems": rows}
 
         return await self._desk.run(work)
+
+
+def _digest(what: Removed) -> str:
+    """Of all that goes: to know it again."""
+    told = json.dumps([what.messages, what.branches, what.labels, what.shared])
+    return blake2b(told.encode(), digest_size=8).hexdigest()
 
 
 def _sessions_with(

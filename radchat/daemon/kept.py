@@ -97,7 +97,7 @@ class Kept(Base):
                 while not (done := await self._remove_once(store, session, meant, remove)):
                     pass
                 return done[0]
-            except Busy:
+            except Exception:  # refused, or the disk does not answer: it stays, and is kept
                 await self._keep_branches(store, session)
                 raise
 

@@ -521,6 +521,7 @@ def test_prune_asks_about_what_it_then_deletes(run: Run, daemon: FakeDaemon) -> 
     assert [args["dry_run"] for args in calls] == [True, True, True, False]
     assert calls[-1]["unlabeled"]
     assert calls[-1]["session"] == long("e7f2")
+    assert calls[-1].get("digest") is None
 
 
 def test_the_names_of_sessions_alone_are_searched_for_with_l(run: Run, daemon: FakeDaemon) -> None:

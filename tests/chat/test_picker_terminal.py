@@ -53,7 +53,7 @@ class Tree:
             self.tree = {**self.tree, "messages": messages, "branches": {"price": long("c2aa")}}
         return {"session": long("e7f2"), "name": "report-q3", "messages": 2, "tokens": 313,
                 "kv_tokens": 0, "kv_bytes": 0, "branches": ["costs"], "labels": 1,
-                "shared": 0}  # fmt: skip
+                "shared": 0, "digest": "ab12"}  # fmt: skip
 
 
 @pytest.fixture
@@ -138,6 +138,39 @@ def test_marks_are_asked_about_when_one_leaves(chat: Open, daemon: FakeDaemon, t
     terminal.type("n")
     terminal.wait_for(is_left)
     assert [args["dry_run"] for args in daemon.asked("sessions.prune")] == [True]
+
+
+def test_what_is_more_by_now_is_asked_about_before_it_goes(
+    chat: Open, daemon: FakeDaemon, tree: Tree
+) -> None:
+    says: list[dict[str, Any] | RadchatError] = [
+        tree.prune({"marked": [long("c3b4")], "dry_run": True}),
+        Busy("look again", changed=True),
+        tree.prune({"marked": [long("c3b4")], "dry_run": True}) | {"messages": 4, "digest": "cd34"},
+        Busy("the disk does not answer"),
+    ]
+    daemon.script["sessions.prune"] = lambda _args: says.pop(0)
+    terminal = opened(chat)
+    terminal.type(KEYS["end"] + KEYS["up"] + "dx")
+    terminal.wait_for("delete 2 messages")
+    terminal.type("y")
+    terminal.wait_for("by now: delete 4 messages, 313 tokens, 1 branch, 1 label for good? y/N")
+    terminal.type("y")
+    terminal.wait_for("the disk does not answer")  # another way to be busy is told as it is
+    calls = daemon.asked("sessions.prune")
+    assert [args.get("digest") for args in calls] == [None, "ab12", None, "cd34"]
+
+
+def test_prune_deletes_what_it_asked_about(chat: Open, daemon: FakeDaemon) -> None:
+    terminal = chat("prune")
+    terminal.wait_for("for good?")
+    terminal.type("y\r")
+    terminal.wait_for("deleted 2 messages")
+    calls = daemon.asked("sessions.prune")
+    assert [(args["dry_run"], args.get("digest")) for args in calls] == [
+        (True, None),
+        (False, "ab12"),
+    ]
 
 
 def test_five_thousand_messages_and_a_daemon_in_a_long_step(chat: Open, daemon: FakeDaemon) -> None:

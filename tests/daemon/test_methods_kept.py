@@ -7,9 +7,9 @@ import time
 import pytest
 
 from radchat.daemon.arguments import ChatHead
-from radchat.errors import InvalidInput, NotFound, UsageError
+from radchat.errors import Busy, InvalidInput, NotFound, UsageError
 from radchat_sessions.store import Store
-from tests.daemon.test_methods import Daemon, daemon, name_of, served
+from tests.daemon.test_methods import Answer, Daemon, daemon, name_of, served
 
 __all__ = ["daemon", "served"]  # fixtures
 
@@ -128,6 +128,30 @@ def test_marked_messages_go_with_their_kv_but_not_those_that_somebody_stands_on(
     assert daemon("sessions.prune", session=session, marked=[asked]) == told | {"dry_run": False}
     assert daemon("cache.stats")["tiers"]["device"]["tokens"] < used
     assert len(daemon("tree", session=session)["messages"]) == 2
+
+
+def test_only_what_was_asked_about_is_deleted(daemon: Daemon) -> None:
+    session = daemon.new("one")["session"]
+    main = daemon("sessions.show", session=session)["branches"]["main"]
+    asked = daemon.ask("aside", session=session, at=main, branch="side")["branches"][0]["parent"]
+    daemon("switch", session=session, ref="main")
+
+    def prune(digest: str | None, *, dry_run: bool = False) -> Answer:
+        return daemon(
+            "sessions.prune", session=session, marked=[asked], dry_run=dry_run, digest=digest
+        )
+
+    told = prune(None, dry_run=True)
+    daemon("branch.label", session=session, ref="side", text="good")
+    daemon.ask("and more", session=session, at="side", branch="deeper")
+    daemon("switch", session=session, ref="main")
+    with pytest.raises(Busy, match="look again") as caught:
+        prune(told["digest"])
+    assert caught.value.data["changed"]
+    assert len(daemon("tree", session=session)["messages"]) == 6
+    now = prune(None, dry_run=True)
+    assert (now["messages"], now["labels"]) == (4, 1)
+    assert prune(now["digest"]) == now | {"dry_run": False}
 
 
 def test_unlabeled_prunes_side_branches_by_name(daemon: Daemon) -> None:
