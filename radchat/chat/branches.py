@@ -159,11 +159,13 @@ def shared_line(num: int, shared: dict[str, Any] | None) -> str:
     line = counted(num, "branch").replace("branchs", "branches")
     if not shared:
         return line
-    whole, cached = int(shared["tokens"]), int(shared["cached"])
-    computed = whole - cached
+    whole, cached, computed = (int(shared[key]) for key in ("tokens", "cached", "computed"))
+    is_read = cached + computed == whole  # else it was ended before
     text = f"{line} · shared {counted(whole, 'token')}"
-    if computed and cached:
-        text += f", {cached:,} of them cached, {computed:,} computed once"
-    else:
+    if cached and computed:
+        text += f", {cached:,} of them cached, {computed:,} computed{' once' * is_read}"
+    elif is_read:
         text += " computed once" if computed else ", all cached"
-    return f"{text} · new {int(shared['new']):,}"
+    else:
+        text += f", {cached or computed:,} of them {'cached' if cached else 'computed'}"
+    return f"{text} · new {int(shared['new']):,}" if is_read else text

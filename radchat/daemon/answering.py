@@ -40,7 +40,7 @@ from radchat.daemon.together import Together
 from radchat.daemon.what_if import USUAL, naming, plans_of
 from radchat.daemon.worker import Worker
 from radchat.engine.request import Ids, Request, Span, Tiers
-from radchat.errors import ContextOverflow, context_overflow
+from radchat.errors import ContextOverflow, InvalidInput, context_overflow
 from radchat.models.registry import ModelEntry
 from radchat.protocol import Event
 from radchat_sessions.kv_store import KVFolder
@@ -209,6 +209,7 @@ class Answer:
         """A request for each; of several, each draws with the seed after the one before."""
         seed = given.get("seed")
         seed = secrets.randbits(32) if seed is None else seed
+        _check_seeds(seed, len(prepared))
         disk = self._engines.disk
         blocks = disk.blocks(loaded.model.fingerprint)
         excuse = partial(disk.excuse, is_ephemeral=self._store is self._desk.ephemeral)
@@ -281,6 +282,16 @@ class Answer:
         longest = max(len(each.request.ids) for each in asked)
         for event in crossing(first.prepared.before, Filled(longest, first.limit)):
             self._say(event)
+
+
+def _check_seeds(first: int, num: int) -> None:
+    """Each alone is the engine's to check; that the last is one too is said of what was given."""
+    last = 2**64 - num
+    if last < first < 2**64:
+        raise InvalidInput(
+            f"seed: {num} texts draw with it and those after it: want at most {last} (got {first})",
+            field="seed",
+        )
 
 
 def _on_disk(blocks: KVFolder | None, ids: Ids) -> Ranges:

@@ -14,7 +14,7 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from radchat.daemon import reuse, telling
+from radchat.daemon import ending, reuse, telling
 from radchat.daemon.asked import Asked
 from radchat.daemon.desk import Desk
 from radchat.daemon.disk import Disk
@@ -70,7 +70,7 @@ class Listening:
             for index, begun_answer in enumerate(begun.answers)
         ]
         self.started_at: float | None = None  # when the engine admitted it
-        self.spans: Sequence[engine.Span] = ()  # of the prompt, then
+        self.spans: Sequence[engine.Span] = ()  # of the prompt, as far as it was read
         self.cost: PromptCost | None = None  # of prompts, as the engine has measured
         self.why: reuse.Part | None = None  # of how the prompt was made up, what is worth a reason
         self._reuse: dict[str, Any] | None = None  # and all of it
@@ -193,8 +193,8 @@ class Listening:
         choice = self.choices[event.choice]
         self._say_words(event.choice, *choice.end(event, self.asked.request.said))
         if self.started_at is not None:
-            ids = self.asked.request.ids
-            self.spans = spans = reuse.whole(event.spans, len(ids))
+            ids, self.spans = self.asked.request.ids, event.spans
+            spans = reuse.whole(event.spans, len(ids))
             parts = await reuse.explained(self.asked, lambda asked: reuse.parts_of(asked, spans))
             self._reuse = reuse.record(ids, spans, parts, self._decode)
             self.why = reuse.worth_telling(parts)
@@ -241,6 +241,10 @@ class Listening:
             choice.body = self._telling.answer(choice, None)
             self._say(Event("message", choice.body))
 
+    def _end(self, choice: Heard) -> Ended | None:
+        """On the desk. May be called again."""
+        return ending.end(self._store, self.asked, self.begun, choice, self._reuse)
+
     async def _save(self, choice: Heard) -> None:
         """As a message, and tell it. A full disk costs a line and time, not the answer."""
         try:
@@ -258,45 +262,3 @@ class Listening:
         self.say_branch(placed)
         choice.body = self._telling.answer(choice, ended)
         self._say(Event("message", choice.body))
-
-    def _end(self, choice: Heard) -> Ended | None:
-        """On the desk. An answer of which nothing came is none. May be called again."""
-        reason = choice.reason
-        if len(choice.ids) == self.asked.request.said and reason in ("abort", "error"):
-            if self._store.find_running(choice.id) is not None:
-                self._store.abandon(choice.id)
-            self._take_back_branch(choice)
-            return None
-        counts, cache = choice.counts
-        usage = None if counts is None else {**counts, "cache": cache, "reuse": self._reuse}
-        extra: dict[str, Any] = {"context": self.asked.limit}
-        return self._store.finish(
-            choice.id,
-            ids=choice.ids,
-            parts=choice.parts,
-            finish_reason=reason.value,
-            usage=usage,
-            timing=choice.timing(self.asked.asked_at),
-            stopped=choice.finished is not None and choice.finished.stopped,
-            holds=choice.reasoning or None,
-            extra=extra | ({"error": choice.error} if choice.error else {}),
-        )
-
-    def _take_back_branch(self, choice: Heard) -> None:
-        """A branch made for an answer that never came, unless it is where the new message is."""
-        placed, store = choice.begun.placed, self._store
-        is_first = choice.index == 0
-        if placed is None or not placed.made or (is_first and self.begun.messages):
-            return
-        session, place = self.begun.session, self.asked.prepared.plan.place
-        branch = store.find_branch(session, placed.branch)
-        if branch is None or branch.message != self._telling.parent:
-            return  # somebody went on from it
-        if branch.is_head:
-            before = None if place.branch is None else store.find_branch(session, place.branch)
-            store.move_head(
-                session,
-                branch=None if before is None else before.name,
-                message=place.message,
-            )
-        store.delete_branch(session, placed.branch)

@@ -137,10 +137,11 @@ def _head(first: Listening, body: dict[str, Any]) -> dict[str, str | None]:
 
 
 def _shared(requests: Requests) -> dict[str, int] | None:
-    """The common beginning of all the prompts, and how much of it was there when the first began;
-    None for one answer, or where none began.
+    """The common beginning of all the prompts: how much of it was there when the first began, and
+    how much was computed since, which is the rest of it where they were not ended before. None for
+    one answer, or where the engine told of none.
     """
-    started = [(each.started_at, each) for each in requests if each.started_at is not None]
+    started = [(each.started_at, each) for each in requests if each.started_at and each.spans]
     if not started or sum(len(each.choices) for each in requests) < 2:
         return None
     _, first = min(started, key=lambda pair: pair[0])
@@ -149,8 +150,9 @@ def _shared(requests: Requests) -> dict[str, int] | None:
     cached = sum(
         max(0, min(span.end, num) - span.start) for span in first.spans if span.tier != "computed"
     )
+    read = max(min(each.spans[-1].end, num) for _, each in started)
     new = sum(len(ids) - num for ids in prompts)
-    return {"tokens": num, "cached": cached, "computed": num - cached, "new": new}
+    return {"tokens": num, "cached": cached, "computed": read - cached, "new": new}
 
 
 def common(prompts: Sequence[Ids]) -> int:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from radchat.chat.branches import shared_line
 from radchat.errors import RadchatError
 from tests.chat.conftest import Run
 from tests.chat.fake_server import FakeDaemon, answer_events
@@ -404,6 +405,22 @@ def test_one_that_failed_does_not_hide_the_others(run: Run, speakers: Speakers) 
     assert done.code == 0
     assert done.out.count("says this.") == 4
     assert "the engine could not go on" in done.err
+
+
+@pytest.mark.parametrize(
+    ("cached", "computed", "told"),
+    [
+        (0, 900, "900 tokens computed once · new 20"),
+        (900, 0, "900 tokens, all cached · new 20"),
+        (800, 100, "900 tokens, 800 of them cached, 100 computed once · new 20"),
+        (0, 500, "900 tokens, 500 of them computed"),
+        (40, 460, "900 tokens, 40 of them cached, 460 computed"),
+        (40, 0, "900 tokens, 40 of them cached"),
+    ],
+)
+def test_what_was_computed_is_told_and_no_more(cached: int, computed: int, told: str) -> None:
+    shared = {"tokens": 900, "cached": cached, "computed": computed, "new": 20}
+    assert shared_line(2, shared) == f"2 branches · shared {told}"
 
 
 # --- what is asked ---

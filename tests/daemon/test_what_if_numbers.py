@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from radchat.daemon.what_if import name_of
-from radchat.errors import ContextOverflow, UsageError
+from radchat.errors import ContextOverflow, InvalidInput, UsageError
+from radchat.protocol import Event
 from tests.daemon.services import WHERE, House, house, named, run
 
 WORDS = {"seed": 7, "max_tokens": 3}
@@ -83,5 +84,48 @@ def test_what_is_said_before_each_is_read_once_and_names_nothing(tmp_path: Path)
                 await home.ask(texts=texts[::-1], **{**asked, "before": "word " * 9000})
             with pytest.raises(UsageError, match="for a what-if"):
                 await home.say("hello", before=document)
+
+    run(main())
+
+
+def test_of_what_is_shared_only_what_was_computed_counts_as_computed(tmp_path: Path) -> None:
+    document = "word after word " * 200
+
+    async def main() -> None:
+        async with house(tmp_path) as home:
+            await home.say("hello", new_session=True)
+            events: list[Event] = []
+
+            def say(event: Event) -> None:
+                events.append(event)
+                if event.name == "progress":
+                    answer.cancel()
+
+            asked: dict[str, Any] = {"kind": "what-if", "before": document}
+            asked["texts"] = ["one", "two"]
+            answer = home.answer(say, **asked)
+            await answer.run()
+            done, reached = events[-1].data, named(events, "progress")[-1]["done"]
+            shared = done["shared"]
+            assert 0 < reached <= shared["cached"] + shared["computed"] < shared["tokens"]
+            assert shared["computed"] == done["cache"]["computed"]
+            whole = (await home.ask(**asked, options=WORDS))[-1].data["shared"]
+            assert whole["cached"] + whole["computed"] == whole["tokens"] == shared["tokens"]
+            assert whole["cached"] >= shared["computed"] // 16 * 16
+
+    run(main())
+
+
+def test_of_several_texts_the_last_seed_must_be_one_too(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path) as home:
+            await home.say("hello", new_session=True)
+            asked: dict[str, Any] = {"kind": "what-if", "texts": ["one", "two", "three"]}
+            last = 2**64 - 1
+            with pytest.raises(InvalidInput, match=rf"seed: .* at most {last - 2} \(got {last}\)"):
+                await home.say(**asked, options={"seed": last})
+            done = await home.say(**asked, options={"seed": last - 2, "max_tokens": 1})
+            assert [body["seed"] for body in done["branches"]] == [last - 2, last - 1, last]
+            assert set(await home.branches()) == {"main", "one", "two", "three"}
 
     run(main())
