@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from radchat.chat.footer import counted, rate
 from radchat.chat.text import Cleaner, clean, one_line
 from radchat.chat.view import progress
+from radchat.chat.width import width
 
+NAMED_COLUMNS = 48  # of a line that names branches
 SPEED_AFTER = 8  # tokens: a rate of fewer says nothing
 
 
@@ -29,6 +32,7 @@ class Branch:
     doing: str = ""  # before the first word
     num_tokens: int = 0
     is_stopping: bool = False
+    is_left: bool = False  # nobody listens any more
     body: dict[str, Any] = field(default_factory=dict)  # as `ask --json` has it: it has ended
     _first_at: float = 0.0
     _cleaner: Cleaner = field(default_factory=Cleaner)
@@ -52,6 +56,8 @@ class Branch:
         """In a word, what it is at."""
         if self.body:
             return ENDED.get(str(self.body.get("finish_reason")), "done")
+        if self.is_left:
+            return "stopped"
         if self.is_stopping:
             return "stopping"
         if self.text or self.thought:
@@ -80,9 +86,20 @@ class Branch:
         return bool(self.body)
 
     @property
+    def is_said(self) -> bool:
+        """A message, also one of which only a part is known; else there is none."""
+        return bool(self.text or self.thought or self.body.get("message"))
+
+    @property
     def is_cut(self) -> bool:
         """At a limit, not by anybody."""
         return self.body.get("finish_reason") == "length"
+
+    def is_full(self, limit: int | None) -> bool:
+        """Cut off where the context, of so many tokens, ends."""
+        usage = self.body.get("usage") or {}
+        used = int(usage.get("input_tokens") or 0) + int(usage.get("output_tokens") or 0)
+        return self.is_cut and bool(limit) and used >= (limit or 0)
 
     def hear(self, data: dict[str, Any], *, thought: bool = False) -> None:
         self._first_at = self._first_at or time.monotonic()
@@ -147,11 +164,49 @@ class Branches:
         """What to show above its answer: nothing where all were asked the same."""
         return "" if self.are_samples or not branch.ask else f"> {branch.ask}"
 
+    def state(self, branch: Branch) -> str:
+        """Its own, or whom it waits for: what all have in common is read once."""
+        if branch.phase == "waiting":
+            for each in self.all:
+                if each.phase == "reading":
+                    return f"waiting for {each.number}: {each.doing}"
+        return branch.state
+
+    @property
+    def said(self) -> list[Branch]:
+        return [each for each in self.all if each.is_said]
+
+    @property
+    def unanswered(self) -> list[Branch]:
+        """What-ifs that are there, and have no answer; of a further sample nothing is there."""
+        firsts: dict[str | None, Branch] = {}
+        for each in self.all:
+            firsts.setdefault(each.user, each)
+        return [each for each in firsts.values() if each.ask and not each.is_said]
+
     @property
     def counts(self) -> str:
         """`2 answering, 1 done`"""
         phases = Counter(each.phase for each in self.all)
         return ", ".join(f"{number} {phase}" for phase, number in phases.items())
+
+
+def named(branches: Sequence[Branch]) -> str:
+    """`1 price, 2 cost`; of many their numbers, `branches 1-4, 7`."""
+    line = ", ".join(each.title for each in branches)
+    if width(line) <= NAMED_COLUMNS:
+        return line
+    runs: list[list[int]] = []
+    for each in branches:
+        if runs and runs[-1][-1] == each.number - 1:
+            runs[-1].append(each.number)
+        else:
+            runs.append([each.number])
+    return f"branches {', '.join(_run(numbers) for numbers in runs)}"
+
+
+def _run(numbers: Sequence[int]) -> str:
+    return f"{numbers[0]}-{numbers[-1]}" if len(numbers) > 1 else str(numbers[0])
 
 
 def shared_line(num: int, shared: dict[str, Any] | None) -> str:

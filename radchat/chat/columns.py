@@ -181,8 +181,8 @@ def painted(
 
 def shorter(state: str, columns: int) -> str:
     """Without the last of its parts that there is no room for."""
-    while width(state) > columns and ", " in state:
-        state = state.rpartition(", ")[0]
+    while width(state) > columns and (parts := re.split("[,:] ", state))[1:]:
+        state = state[: -len(parts[-1]) - 2]
     return state
 
 

@@ -16,6 +16,7 @@ from radchat.chat.branches import Branch, Branches
 from radchat.chat.columns import Cell, Line, painted, plan
 from radchat.chat.footer import SEPARATOR, counted
 from radchat.chat.screen import Screen
+from radchat.chat.turn import LAST_WORDS_S
 from radchat.errors import RadchatError
 from radchat.protocol import Event
 from radchat.wire import EventStream
@@ -25,7 +26,6 @@ KEYS = (  # from long to short
     "Left Right   Up Down   Esc stop   Ctrl+C all",
     "Esc stop   Ctrl+C all",
 )
-LAST_WORDS_S = 1.0  # for answers that were all stopped to say how they ended
 
 
 class ColumnsScreen:
@@ -127,9 +127,8 @@ class ColumnsScreen:
         self._ask(choice=branch.number - 1)
 
     def _stop_all(self) -> None:
-        """The second time, without their last words."""
+        """Listened to for no longer than one answer is: how they ended is the daemon's to keep."""
         if self.is_over:
-            self._events.close()
             return
         self.is_over = True
         for branch in self._branches.all:
@@ -160,7 +159,7 @@ class ColumnsScreen:
         )
 
     def _tell(self, cell: Cell, branch: Branch) -> None:
-        cell.title, cell.state = branch.title, branch.state
+        cell.title, cell.state = branch.title, self._branches.state(branch)
         cell.ask = self._branches.ask(branch)
         is_thinking = not branch.text and self._shows_thoughts
         cell.text = branch.thought if is_thinking else branch.text

@@ -40,8 +40,7 @@ def generate(chat: Chat, **args: Any) -> None:
         chat.prompt.hold()
         if not is_begun:
             _offer(chat, args)
-        kept = f"cancelled: what came so far is kept{view.kept_in_chat}"
-        chat.host.note(kept if is_begun else "cancelled")
+        chat.host.note(view.cancelled())
     if is_begun and args["kind"] in ("retry", "edit"):
         chat.host.note(where(view.answer.done or {**chat.session, "head": chat.head}, was))
 

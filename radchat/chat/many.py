@@ -10,11 +10,11 @@ from __future__ import annotations
 import fcntl
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
-from radchat.chat.branches import Branch, Branches, shared_line
+from radchat.chat.branches import Branch, Branches, named, shared_line
 from radchat.chat.columns import Render, Whole, printed
 from radchat.chat.footer import SEPARATOR, counted
 from radchat.chat.host import Host
@@ -62,6 +62,8 @@ class ManyView(View):
         if self._is_told:
             return
         self._is_told = True
+        for each in self.branches.all:
+            each.is_left = True
         if self.shows_text:
             self._write_rest()
         if self.at_end is not None:
@@ -69,14 +71,23 @@ class ManyView(View):
         if self.answer.done and self.shows_text:
             self._tell_end()
 
-    def kept(self) -> str:
-        heard = [each for each in self.branches.all if each.text or each.thought]
-        on = self.continues and heard and f"; `{self.command}switch {heard[0].number}` goes to one"
-        return ", ".join(each.title for each in heard) + (on or "")
+    def cancelled(self, session: str = "") -> str:
+        if not self.answer.init:
+            return "cancelled"
+        said, left = self.branches.said, self.branches.unanswered
+        if not (said or left):
+            return "cancelled: nothing was said, and nothing is kept"
+        place = f"{session}{SEPARATOR}{named(said or left)}" if session else named(said or left)
+        if not said:
+            what = "the questions are" if left[1:] else "the question is"
+            line = f"cancelled before an answer: {what} kept in {place}"
+            return f"{line}; {self._way_back(left)}" if self.continues else line
+        on = f"; `{self.command}switch {said[0].number}` goes to one" if self.continues else ""
+        return f"cancelled: what came so far is kept in {place}{on}"
 
-    @property
-    def kept_in_chat(self) -> str:
-        return f" in {self.kept()}" if self.answer.heard else ""
+    def _way_back(self, left: Sequence[Branch]) -> str:
+        answers = f"`{self.command}retry` there answers {'one' if left[1:] else 'it'}"
+        return f"`{self.command}switch {left[0].number}`, and {answers}"
 
     # --- events ---
 
@@ -165,6 +176,8 @@ class ManyView(View):
 
     def _write_plain(self, branch: Branch) -> None:
         self._num_written += 1
+        if not branch.is_said:
+            return
         self.status("")
         text, columns, render = branch.text.removesuffix("\n"), self.width(), self._render
         if render is not None and columns is not None:
@@ -179,7 +192,7 @@ class ManyView(View):
             return
         answers = [
             Whole(each.label, each.at, each.state, self.branches.ask(each), each.text)
-            for each in self.branches.all
+            for each in self.branches.said
         ]
         title = f"{BOLD}{{}}{RESET}".format if self.paints_out else str
         lines = printed(answers, columns, render=self._render, title=title)
@@ -194,26 +207,46 @@ class ManyView(View):
         return rendered
 
     def _tell_end(self) -> None:
-        each = self.branches.all
-        cut: dict[int, list[str]] = {}
-        for one in each:
-            if one.is_cut:
-                cut.setdefault(one.num_tokens, []).append(str(one.number))
-        for tokens, numbers in cut.items():
-            self.note(f"cut off after {counted(tokens, 'token')}: {', '.join(numbers)}")
+        each, left = self.branches.all, self.branches.unanswered
+        if len(each) == 1 and self.shows_footer:
+            self._write_footer(self.answer.done)
+        if self.is_cancelled:
+            return  # ``cancelled`` says it in a line
+        self._tell_cut()
         if len(each) > 1:
             self.note(shared_line(len(each), self.answer.done.get("shared")))
-        elif self.shows_footer:
-            self._write_footer(self.answer.done)
-        if self.continues and not self.is_cancelled:  # else ``kept`` says how
-            self.note(", ".join(self._ways_on(len(each), is_cut=bool(cut))))
+        if left:
+            on = f"; {self._way_back(left)}" if self.continues else ""
+            self.note(f"without an answer: {named(left)}{on}")
+        if self.continues and self.branches.said:
+            self.note(", ".join(self._ways_on()))
 
-    def _ways_on(self, num: int, *, is_cut: bool) -> Iterator[str]:
-        yield f"`{self.command}switch {'2` goes to one' if num > 1 else '1` goes there'}"
-        if is_cut:
+    def _tell_cut(self) -> None:
+        """Why, and which: by numbers."""
+        why: dict[str, list[str]] = {}
+        for each in self.branches.all:
+            if each.is_full(self._limit):
+                why.setdefault("cut off, the context is full", []).append(str(each.number))
+            elif each.is_cut:
+                after = f"cut off after {counted(each.num_tokens, 'token')}"
+                why.setdefault(after, []).append(str(each.number))
+        for told, numbers in why.items():
+            self.note(f"{told}: {', '.join(numbers)}")
+
+    def _ways_on(self) -> Iterator[str]:
+        said = self.branches.said
+        first, *more = (each.number for each in said)
+        to = f"switch {more[0]}` goes to one" if more else f"switch {first}` goes there"
+        yield f"`{self.command}{to}"
+        if any(each.is_cut and not each.is_full(self._limit) for each in said):
             yield f"`{self.continues}` there goes on with it"
-        if num > 1:
-            yield f"`{self.command}compare 1 2` sets two side by side"
+        if more:
+            yield f"`{self.command}compare {first} {more[0]}` sets two side by side"
+
+    @property
+    def _limit(self) -> int | None:
+        """Of the context, tokens."""
+        return (self.answer.done.get("context") or {}).get("limit")
 
 
 def header(init: dict[str, Any], branches: Branches) -> str:

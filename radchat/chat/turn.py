@@ -44,7 +44,7 @@ def run_turn(
             view.finish()
             if not cancel.is_asked:
                 raise
-    return view.answer, cancel.is_asked or view.is_cancelled
+    return view.answer, view.is_cancelled
 
 
 def was_kept(client: Client, asked: dict[str, Any], answer: Answer) -> bool:
@@ -96,7 +96,7 @@ class _Cancel:
     def _on_interrupt(self, _number: int, _frame: FrameType | None) -> None:
         if self.is_asked:  # the second of two quick ones
             return
-        self.is_asked = True
+        self.is_asked = self._view.is_cancelled = True
         if self._stream is None:
             raise KeyboardInterrupt
         closing = threading.Timer(self._last_words_s, self._stream.close)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TextIO
 
-from radchat.chat.footer import counted, footer, place
+from radchat.chat.footer import SEPARATOR, counted, footer, place
 from radchat.chat.say import columns as columns_of
 from radchat.chat.text import Cleaner, clean, one_line
 from radchat.protocol import Event
@@ -75,7 +75,7 @@ class View:
     renders: bool = False  # the text's Markdown
     continues: str | None = "radchat continue"  # what to type to go on with a cut-off answer
     at_end: Callable[[], None] | None = None  # told once, before anything is said of the answer
-    is_cancelled: bool = False  # by a key of the view's own
+    is_cancelled: bool = False  # by Ctrl+C
     standing: set[str] = field(default_factory=set)  # notices that hold for all of a chat, told
     answer: Answer = field(default_factory=Answer)
     _text: Cleaner = field(default_factory=Cleaner)
@@ -108,15 +108,18 @@ class View:
             told, self.at_end = self.at_end, None
             told()
 
-    def kept(self) -> str:
-        """Where what came of an answer that was cut short is, and how to go on with it."""
-        at = place(self.answer.init.get("branch"), (self.answer.init.get("messages") or [None])[0])
-        return at + (f"; `{self.continues}` goes on" if self.continues else "")
-
-    @property
-    def kept_in_chat(self) -> str:
-        """More of the same, for one who stands there."""
-        return ""
+    def cancelled(self, session: str = "") -> str:
+        """What Ctrl+C left, in a line: the daemon keeps what was said, as with a terminal that was
+        closed. ``session``: told where one does not stand in it.
+        """
+        init = self.answer.init
+        if not init or (session and not self.answer.heard):
+            return "cancelled"
+        if not session:
+            return "cancelled: what came so far is kept"
+        at = place(init.get("branch"), (init.get("messages") or [None])[0])
+        on = f"; `{self.continues}` goes on" if self.continues else ""
+        return f"cancelled: what came so far is kept in {session}{SEPARATOR}{at}{on}"
 
     # --- events ---
 

@@ -106,12 +106,8 @@ def _continues(args: Mapping[str, Any]) -> str | None:
 
 
 def _cancelled(cli: Cli, view: View) -> None:
-    """What Ctrl+C leaves: the daemon keeps what was said, as with a terminal that was closed."""
-    if not (view.answer.init and view.answer.heard):
-        cli.note("cancelled")
-        return
-    session = one_line(str(view.answer.init.get("name") or view.answer.init.get("session")))
-    cli.note(f"cancelled: what came so far is kept in {session} · {view.kept()}")
+    init = view.answer.init
+    cli.note(view.cancelled(one_line(str(init.get("name") or init.get("session")))))
 
 
 def _block(cli: Cli, text: str) -> str:

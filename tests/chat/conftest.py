@@ -12,6 +12,7 @@ import pytest
 
 from radchat.protocol import Event
 from tests.chat.fake_server import FakeDaemon, answer_events, usage
+from tests.chat.many_events import TEXTS, Speakers
 from tests.chat.tops import top
 from tests.chat.trees import long, report
 from tests.e2e.harness import Terminal, clean_env, radchat
@@ -263,3 +264,28 @@ def chat(home: Path, daemon: FakeDaemon) -> Iterator[Open]:
     yield open_
     for terminal in opened:
         terminal.child.close(force=True)
+
+
+@pytest.fixture
+def speakers(daemon: FakeDaemon) -> Speakers:
+    return Speakers(daemon, TEXTS)
+
+
+@pytest.fixture
+def open_(home: Path, daemon: FakeDaemon) -> Iterator[Open]:
+    opened: list[Terminal] = []
+
+    def start(*args: str, rows: int = 24, columns: int = 200, **env: str) -> Terminal:
+        terminal = Terminal(
+            radchat("--daemon", str(daemon.path), *(args or ("what-if", *TEXTS))),
+            clean_env(home, RADCHAT_MODEL="tiny") | env,
+            rows=rows,
+            columns=columns,
+        )
+        opened.append(terminal)
+        return terminal
+
+    yield start
+    for terminal in opened:
+        with terminal:
+            pass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -10,7 +11,10 @@ from radchat.errors import RadchatError
 from radchat.protocol import Event
 from tests.chat.fake_server import FakeDaemon, usage
 from tests.chat.trees import long
+from tests.e2e.harness import Terminal
 
+TEXTS = ("price -10 %", "cost -5 %", "volume +20 %", "hire two")
+NAMES = [text.split()[0] for text in TEXTS]
 SHARED = {"tokens": 8371, "cached": 0, "computed": 8371, "new": 212}
 
 
@@ -26,6 +30,7 @@ class Speakers:
         self._is_one = bool(samples)
         self.said = ["" for _ in self.names]
         self.head = {"branch": "main", "message": long("d9f1")}  # stays
+        self.limit = 8192  # of the context
         self._left = set(range(len(self.names)))
         self._bodies: dict[int, dict[str, Any]] = {}
         self._queue: queue.SimpleQueue[Event | RadchatError | None] = queue.SimpleQueue()
@@ -84,10 +89,12 @@ class Speakers:
     def end(self, choice: int, reason: str = "stop") -> None:
         """The last of them ends it all."""
         self._left.discard(choice)
+        is_none = reason in ("abort", "error") and not self.said[choice]
         body = {
-            "session": long("e7f2"), "message": self._message(choice), "parent": self._user(choice),
-            "branch": self.names[choice], "choice": choice, "model": "tiny", "dtype": "fp32",
-            "text": self.said[choice], "finish_reason": reason, "usage": usage(output=12),
+            "session": long("e7f2"), "message": None if is_none else self._message(choice),
+            "parent": self._user(choice), "branch": self.names[choice], "choice": choice,
+            "model": "tiny", "dtype": "fp32", "text": self.said[choice],
+            "finish_reason": reason, "usage": usage(output=12),
             "cache": {"device": 1180, "host": 0, "disk": 0, "computed": 31},
             "timing": {"first_token_s": 0.04, "total_s": 1.0, "tokens_per_s": 20.0},
         }  # fmt: skip
@@ -106,6 +113,12 @@ class Speakers:
             branches=[self._bodies[i] for i in sorted(self._bodies)], usage=usage(output=48),
             cache={"device": 1180, "host": 0, "disk": 0, "computed": 31}, shared=SHARED,
             head=self.head,
-            context={"used": 1229, "limit": 8192},
+            context={"used": 1229, "limit": self.limit},
         )  # fmt: skip
         self._queue.put(None)
+
+
+def left(terminal: Terminal) -> str:
+    """What stays in the scrollback: all that was written after the screen had gone."""
+    after = terminal.raw.rpartition(b"\x1b[?1049l")[2].decode()
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", after)

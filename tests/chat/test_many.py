@@ -8,7 +8,7 @@ import re
 import shlex
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,46 +17,13 @@ from radchat.chat.branches import shared_line
 from radchat.errors import RadchatError
 from tests.chat.conftest import Run
 from tests.chat.fake_server import FakeDaemon, answer_events
-from tests.chat.many_events import SHARED, Speakers
+from tests.chat.many_events import NAMES, SHARED, TEXTS, Speakers, left
 from tests.chat.trees import long
 from tests.e2e.harness import Terminal, clean_env, radchat
 from tests.waiting import wait_until
 
-TEXTS = ("price -10 %", "cost -5 %", "volume +20 %", "hire two")
-NAMES = [text.split()[0] for text in TEXTS]
 HOSTILE = "[bold]\x1b[31mred\x9b你好"
 Open = Callable[..., Terminal]
-
-
-@pytest.fixture
-def speakers(daemon: FakeDaemon) -> Speakers:
-    return Speakers(daemon, TEXTS)
-
-
-@pytest.fixture
-def open_(home: Path, daemon: FakeDaemon) -> Iterator[Open]:
-    opened: list[Terminal] = []
-
-    def start(*args: str, rows: int = 24, columns: int = 200, **env: str) -> Terminal:
-        terminal = Terminal(
-            radchat("--daemon", str(daemon.path), *(args or ("what-if", *TEXTS))),
-            clean_env(home, RADCHAT_MODEL="tiny") | env,
-            rows=rows,
-            columns=columns,
-        )
-        opened.append(terminal)
-        return terminal
-
-    yield start
-    for terminal in opened:
-        with terminal:
-            pass
-
-
-def left(terminal: Terminal) -> str:
-    """What stays in the scrollback: all that was written after the screen had gone."""
-    after = terminal.raw.rpartition(b"\x1b[?1049l")[2].decode()
-    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", after)
 
 
 def heads(terminal: Terminal) -> str:
@@ -131,62 +98,19 @@ def test_at_40_columns_each_has_a_line_and_the_selected_one_its_text(
     assert terminal.wait_end() == 0
 
 
-def test_esc_stops_the_selected_one_and_the_others_go_on(
-    open_: Open, speakers: Speakers, daemon: FakeDaemon
-) -> None:
+def test_who_waits_says_for_whom(open_: Open, speakers: Speakers) -> None:
     terminal = open_()
     terminal.wait_for("> 1 price")
-    speakers.say_all("says this. ")
-    terminal.type("\t")
-    terminal.wait_for("> 2 cost")
-    terminal.type("\x1b")
-    terminal.wait_for("1 stopped")
-    assert daemon.asked("cancel") == [{"request": "r1", "choice": 1}]
-    speakers.say(0, "And that.")
-    terminal.wait_for("And that.")
-    terminal.type("\x1b")  # it has ended: there is nothing to stop
-    speakers.say(3, "And so on.")
-    terminal.wait_for("And so on.")
+    speakers.event("progress", choice=0, stage="extend", done=45, total=100)
+    terminal.wait_for("waiting for 1: reading the prompt 45%")
+    assert terminal.text.count("waiting for 1: reading the prompt 45%") == 3
+    speakers.event("progress", choice=1, stage="extend", done=5, total=10)
+    terminal.wait_for("reading the prompt 50%")
+    assert terminal.text.count("waiting for 1: reading the prompt 45%") == 2
+    terminal.resize(24, 80)
+    terminal.wait_for(lambda t: t.lines[2].endswith(" waiting for 1"))
     speakers.end_all()
     assert terminal.wait_end() == 0
-    assert len(daemon.asked("cancel")) == 1
-    assert "(stopped, 12 tokens" in left(terminal)
-
-
-@pytest.mark.parametrize("key", ["\x03", "SIGINT"])
-def test_ctrl_c_stops_all_and_says_what_is_kept(
-    open_: Open, speakers: Speakers, daemon: FakeDaemon, key: str
-) -> None:
-    terminal = open_()
-    terminal.wait_for("> 1 price")
-    speakers.say_all("says this. ")
-    terminal.wait_for("hire says this.")
-    if key == "SIGINT":
-        terminal.child.kill(signal.SIGINT)
-    else:
-        terminal.type(key)
-    assert terminal.wait_end() == 130
-    assert daemon.asked("cancel") == [{"request": "r1"}]
-    assert left(terminal).count("says this.") == 4
-    kept = "cancelled: what came so far is kept in report-q3 · 1 price, 2 cost, 3 volume, 4 hire"
-    assert f"{kept}; `radchat switch 1` goes to one" in left(terminal)
-
-
-def test_a_daemon_that_does_not_answer_a_stop_is_left(
-    open_: Open, speakers: Speakers, daemon: FakeDaemon
-) -> None:
-    daemon.script["cancel"] = {"cancelled": True}  # and goes on
-    terminal = open_()
-    terminal.wait_for("> 1 price")
-    speakers.say_all("says this. ")
-    terminal.wait_for("hire says this.")
-    terminal.type("\x03")
-    terminal.wait_for("4 stopping")
-    terminal.type("\x03")
-    assert terminal.wait_end() == 130
-    assert left(terminal).count("says this.") == 4
-    speakers.say_all("more")  # to nobody
-    assert daemon.noticed_cancel.wait(60)
 
 
 def test_with_piped_text_keys_come_from_the_terminal(
@@ -390,6 +314,16 @@ def test_what_was_cut_off_is_told_with_its_number(run: Run, speakers: Speakers) 
     assert "`radchat switch 2` goes to one, `radchat continue` there goes on with it, `" in done.err
 
 
+def test_a_full_context_is_told_as_what_cut_it_off(run: Run, speakers: Speakers) -> None:
+    speakers.limit = 1211 + 12
+    speakers.end(0)
+    for choice in (1, 2, 3):
+        speakers.end(choice, "length")
+    done = run("what-if", *TEXTS)
+    assert "cut off, the context is full: 2, 3, 4\n" in done.err
+    assert "continue" not in done.err
+
+
 def test_one_what_if_alone_is_no_branches(run: Run, daemon: FakeDaemon) -> None:
     Speakers(daemon, ["why?"]).end_all()
     done = run("what-if", "why?")
@@ -528,8 +462,6 @@ def test_in_a_chat_a_line_each_and_ctrl_c_leaves_the_chat_open(
     speakers.say_all("says this. ")
     terminal.wait_for("hire says this.")
     daemon.script["cancel"] = {"cancelled": True}  # and goes on, so that its end is not heard
-    terminal.type("\x03")
-    terminal.wait_for("4 stopping")
     terminal.type("\x03")
     terminal.wait_for("cancelled: what came so far is kept in 1 price, 2 cost, 3 volume, 4 hire")
     daemon.script["generate"] = lambda _args: answer_events(["Hello"])
