@@ -153,3 +153,47 @@ def test_the_first_of_a_cold_prefix_may_end_and_the_next_goes_on_where_it_was() 
     assert model_of(engine).tokens_computed == 100 + 2 * 4 + 2 * 4
     assert [len(output(events, name)) for name in "012"] == [0, 5, 5]
     engine.check_idle()
+
+
+# -- more than fit ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("are_samples", [False, True])
+def test_64_branches_come_to_their_end_also_where_few_have_room_at_a_time(
+    are_samples: bool,
+) -> None:
+    """They wait, are put back and go on: SC-03, SC-04. A prefix of 6 pages, 3 or so each."""
+    branches, length, shared = 64, 30, prompt(1, 100)
+    own = [
+        words(branch % 26, 4 + branch % 9) + words(branch // 26, 2) for branch in range(branches)
+    ]
+    drawn = SamplingParams(seed=5, temperature=0.8, max_tokens=length)
+
+    def answers(pool_tokens: int) -> tuple[Engine, list[Event], list[list[int]]]:
+        engine = scripted_engine(scores=any_letter, pool_tokens=pool_tokens)
+        if are_samples:
+            engine.submit(Request("a", shared, drawn, n=branches))
+            names = [("a", choice) for choice in range(branches)]
+        else:
+            for branch, ids in enumerate(own):
+                engine.submit(Request(f"{branch}", shared + ids, drawn))
+            names = [(f"{branch}", 0) for branch in range(branches)]
+        events = drain(engine)
+        return engine, events, [output(events, *name) for name in names]
+
+    engine, events, said = answers(20 * PAGE)
+    assert said == answers(1 << 16)[2], "whoever waited or was put back says nothing else"
+    assert [len(each) for each in said] == [length] * branches
+    assert [end.reason for end in ends(events)] == [FinishReason.LENGTH] * branches
+
+    stats = engine.stats()
+    assert 0 < stats["retractions"] <= 2 * branches
+    assert (stats["running"], stats["waiting"]) == (0, 0)
+    whole = {end.request_id: end.usage for end in ends(events)}.values()
+    for usage in whole:
+        assert usage.device + usage.host + usage.disk + usage.computed == usage.input_tokens
+    beginnings = {tuple(ids[: end + 1]) for ids in own for end in range(len(ids))}
+    once = len(shared) + (0 if are_samples else len(beginnings))
+    assert once <= sum(usage.computed for usage in whole) <= once + branches * PAGE
+    assert engine.cache.locked == 0
+    engine.check_idle()
