@@ -23,7 +23,9 @@ log = logging.getLogger(__name__)
 def begin(store: Store, ask: Generate, asked: Sequence[Asked]) -> list[Begun]:
     names = branch_names(store, [each.prepared.plan for each in asked], ask.n)
     with store.as_one():
-        begun = [_begin_one(store, *each) for each in zip(asked, names, strict=True)]
+        begun: list[Begun] = []
+        for each, own in zip(asked, names, strict=True):
+            begun.append(_begin_one(store, each, own, (asked[0], begun[0]) if begun else None))
         made = [
             (answer.placed.branch, followed(*each))
             for each in zip(asked, begun, strict=True)
@@ -48,12 +50,20 @@ def followed(asked: Asked, begun: Begun) -> str:
     return last
 
 
-def _begin_one(store: Store, asked: Asked, names: Sequence[str]) -> Begun:
+def _begin_one(
+    store: Store, asked: Asked, names: Sequence[str], first: tuple[Asked, Begun] | None
+) -> Begun:
+    """``first``: of several. What all of them say anew before their texts, a system prompt say, it
+    has said for all.
+    """
     plan, params = asked.prepared.plan, asked.request.params
+    parent, new = plan.parent, plan.new
+    if first is not None and new[:-1] and new[:-1] == first[0].prepared.plan.new[:-1]:
+        parent, new = first[1].messages[-2], new[-1:]
     return store.begin(
         plan.place.session.id,
-        parent=plan.parent,
-        new=plan.new,
+        parent=parent,
+        new=new,
         prompt=asked.prepared.prompt,
         answers=[
             NewAnswer(name, seed=params.seed, choice=index) for index, name in enumerate(names)

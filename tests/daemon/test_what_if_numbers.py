@@ -129,3 +129,31 @@ def test_of_several_texts_the_last_seed_must_be_one_too(tmp_path: Path) -> None:
             assert set(await home.branches()) == {"main", "one", "two", "three"}
 
     run(main())
+
+
+def test_what_is_said_anew_before_each_text_is_one_message_for_all(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path) as home:
+            asked: dict[str, Any] = {"kind": "what-if", "texts": ["one", "two", "three"]}
+            done = await home.say(**asked, system="Be terse.", new_session=True, options=WORDS)
+            rows = (await home.service.tree(WHERE))["messages"]
+            assert (
+                sorted(row["role"] for row in rows) == ["assistant"] * 3 + ["system"] + ["user"] * 3
+            )
+            assert done["name"] == "one"
+            await home.service.switch(WHERE, ref="2")
+            on = await home.say("and on")
+            assert (
+                on["usage"]["cached_input_tokens"] >= done["branches"][1]["usage"]["input_tokens"]
+            )
+            await home.say(**asked, system="Be kind.", options=WORDS)  # the path is said again
+            rows = (await home.service.tree(WHERE))["messages"]
+            assert len(rows) == 7 + 2 + (1 + 4) + 3 * 2
+            (kind,) = (row for row in rows if row["text"] == "Be kind.")
+            log = await home.service.log(WHERE, ref="3", pick=True)
+            assert [row["text"] for row in log["messages"]][:2] == ["Be kind.", "two"]
+            assert log["messages"][-2]["text"] == "three"
+            assert await home.on_desk(lambda store: store.verify()) == []
+            assert kind["parent"] is None
+
+    run(main())
