@@ -9,20 +9,23 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from radchat.chat.footer import age, count, counted, size
+from radchat.chat.footer import age, count, size
 from radchat.chat.text import one_line
 from radchat.chat.tree_rows import kv_cell
 from radchat.chat.tree_shape import TIERS
-from radchat.chat.width import cut, hang, table
+from radchat.chat.width import cut, hang, table, width
 
 Result: TypeAlias = Mapping[str, Any]
 Key: TypeAlias = tuple[str, str | None, str | None]
 
 BAR = 20  # columns of a budget's bar
-NAME_COLUMNS, TEXT_COLUMNS = 24, 48
+GAP = "  "
+NAME_COLUMNS, TEXT_COLUMNS = 24, 48  # of what is no terminal
+SESSION_LEAST, BRANCH_LEAST, TEXT_LEAST = 10, 24, 16
+NAMES_MOST = 40  # so that there is text
 WIDE = 110  # columns from which on there is room for words
-HEAD = ["lru", "kv", "now", "lock", "tokens", "room", "used", "hits", "session", "branch"]
-HEAD += ["text"]
+HEAD = ["lru", "kv", "now", "lock", "tokens", "room", "used", "hits"]
+GO_FIRST = ("hits", "room", "used", "tokens", "lock", "now")  # where there is no room for all
 RIGHT = ("lru", "tokens", "room", "hits")
 KINDS = {"shared": "(shared)", "unnamed": "(no branch)", "running": "(now)"}
 LEGEND = "G device  D disk  - none  * pinned  L locked    lru 1 goes first"
@@ -117,39 +120,73 @@ ORDERS: dict[str, Callable[[Result], tuple[Any, ...]]] = {
 def body(
     result: Result, rows: Sequence[Result], marks: Mapping[Key, str] | None, columns: int | None
 ) -> list[str]:
-    """The head of the columns, and a line a row. ``marks`` None: of one look."""
-    is_wide = columns is None or columns >= WIDE
+    """The head of the columns, and a line a row. ``marks`` None: of one look.
+
+    Where there is little room numbers go first, then sessions get shorter: branches are what one
+    looks for. Where there is much the text has it.
+    """
     per_token = result.get("bytes_per_token")
     asked = {answer["message"]: answer for answer in result.get("answers") or ()}
-    left_out = [] if is_wide else [HEAD.index("text")]
-    left_out += [HEAD.index("now")] if marks is None else []
-    cells = [HEAD]
-    for row in rows:
-        mark = (marks or {}).get(key_of(row), "")
-        cells.append([*_cells(row, mark, per_token), _text(row, asked)])
-    for at in left_out:
-        cells = [each[:at] + each[at + 1 :] for each in cells]
-    head, *rest = cells
-    shown = table(rest, head, frozenset(head.index(name) for name in RIGHT))
+    cells = [_cells(row, (marks or {}).get(key_of(row), ""), per_token) for row in rows]
+    names = [(_session(row), _branch(row)) for row in rows]
+    head = [name for name in HEAD if name != "now" or marks is not None]
+    wanted = [max(map(width, each)) for each in zip(("session", "branch"), *names, strict=True)]
+    least = sum(map(min, wanted, (SESSION_LEAST, BRANCH_LEAST)))
+    text = TEXT_LEAST + len(GAP) if columns is not None and columns >= WIDE else 0
+    for name in GO_FIRST:
+        if columns is None or _room(head, cells, columns) - text >= least:
+            break
+        head = [each for each in head if each != name]
+    if columns is None:
+        rooms = [NAME_COLUMNS, NAME_COLUMNS, TEXT_COLUMNS]
+    else:
+        rooms = _rooms(_room(head, cells, columns), wanted, text)
+    lines = [[*head, "session", "branch", *(["text"] if rooms[2] else [])]]
+    for row, cell, pair in zip(rows, cells, names, strict=True):
+        line = [cell[key] for key in head] + [cut(*each) for each in zip(pair, rooms, strict=False)]
+        lines.append(line + ([_text(row, asked, rooms[2])] if rooms[2] else []))
+    right = frozenset(head.index(name) for name in RIGHT if name in head)
+    shown = table(lines[1:], lines[0], right)
     return shown if columns is None else [cut(line, columns) for line in shown]
 
 
-def _cells(row: Result, mark: str, per_token: int | None) -> list[str]:
+def _room(head: Sequence[str], cells: Sequence[Mapping[str, str]], columns: int) -> int:
+    """What the columns of numbers leave."""
+    taken = [max(map(width, (name, *(cell[name] for cell in cells)))) for name in head]
+    return columns - sum(room + len(GAP) for room in taken)
+
+
+def _rooms(left: int, wanted: Sequence[int], text: int) -> list[int]:
+    """Of session, branch and text."""
+    names = max(left - text - len(GAP), 2)
+    branch = max(min(wanted[1], names - min(wanted[0], SESSION_LEAST)), 1)
+    session = max(min(wanted[0], names - branch), 1)
+    if not text:
+        return [session, branch, 0]
+    session, branch = min(session, NAMES_MOST), min(branch, NAMES_MOST)
+    return [session, branch, max(left - session - branch - 2 * len(GAP), TEXT_LEAST)]
+
+
+def _cells(row: Result, mark: str, per_token: int | None) -> dict[str, str]:
     held = row["held_tokens"]
-    name = one_line(str(row["name"] or "-"))
-    branch = KINDS.get(row["kind"]) or one_line(str(row["branch"]))
-    return [
-        "-" if row["lru_rank"] is None else str(row["lru_rank"]),
-        kv(row),
-        mark or "-",
-        _lock(row),
-        count(row["tokens"]) if row["tokens"] else "-",
-        size(held * per_token) if held and per_token else "-",
-        age(row["last_used_s"]),
-        "-" if row["hits"] is None else count(row["hits"]),
-        cut(name, NAME_COLUMNS) + (" (ephemeral)" if row["ephemeral"] else ""),
-        cut(branch, NAME_COLUMNS),
-    ]
+    return {
+        "lru": "-" if row["lru_rank"] is None else str(row["lru_rank"]),
+        "kv": kv(row),
+        "now": mark or "-",
+        "lock": _lock(row),
+        "tokens": count(row["tokens"]) if row["tokens"] else "-",
+        "room": size(held * per_token) if held and per_token else "-",
+        "used": age(row["last_used_s"]),
+        "hits": "-" if row["hits"] is None else count(row["hits"]),
+    }
+
+
+def _session(row: Result) -> str:
+    return one_line(str(row["name"] or "-")) + (" (ephemeral)" if row["ephemeral"] else "")
+
+
+def _branch(row: Result) -> str:
+    return KINDS.get(row["kind"]) or one_line(str(row["branch"]))
 
 
 def kv(row: Result) -> str:
@@ -167,15 +204,15 @@ def _lock(row: Result) -> str:
     return f"L{len(row['answers'])}" if len(row["answers"]) > 1 else "L"
 
 
-def _text(row: Result, asked: Mapping[str, Result]) -> str:
+def _text(row: Result, asked: Mapping[str, Result], columns: int) -> str:
     """What is asked there now, else the branch's last words."""
     told = [asked[each] for each in row["answers"] if each in asked]
     if told:
         each = told[0]
-        more = f", and {counted(len(told) - 1, 'more')}".removesuffix("s") if told[1:] else ""
+        more = f", and {len(told) - 1:,} more" if told[1:] else ""
         name = one_line(str(each["branch"] or each["name"]))
-        return cut(f"for {name}: {one_line(str(each['text']))}", TEXT_COLUMNS) + more
-    return cut(one_line(str(row["text"] or "")), TEXT_COLUMNS)
+        return cut(f"for {name}: {one_line(str(each['text']))}", columns - width(more)) + more
+    return cut(one_line(str(row["text"] or "")), columns)
 
 
 # -- what has changed ----------------------------------------------------------------------------

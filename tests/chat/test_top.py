@@ -49,6 +49,36 @@ def test_it_fits_any_terminal_and_its_text_is_clean(columns: int) -> None:
     assert any(" text" in line for line in lines) == (columns >= top_view.WIDE)
 
 
+@pytest.mark.parametrize("columns", [80, 100, 120])
+def test_a_long_session_name_elsewhere_hides_no_branch(columns: int) -> None:
+    """Numbers go, and names of sessions get shorter: branches are what one looks for."""
+    names = ["price-of-the-tallest-tree", "main", "where-do-the-ducks-go-at"]
+    rows = [row(name, 12_345, disk=8000, rank=i + 1) for i, name in enumerate(names)]
+    rows.append(row("capital", 9, name="the-capital-of-france-and-of-spain", ephemeral=True))
+    marks = {top_view.key_of(rows[0]): "G>D"}
+    head, *lines = top_view.body(of(rows), rows, marks, columns)
+    assert all(width(line) <= columns for line in [head, *lines])
+    seen = [line[head.index("branch") :].split("  ")[0] for line in lines]
+    assert seen[1:] == [*names[1:], "capital"]
+    assert seen[0].removesuffix("...") in names[0]
+    assert len(seen[0]) >= top_view.BRANCH_LEAST - 1
+    assert head.split()[:4] == ["lru", "kv", "now", "lock"]
+    assert "the-cap" in lines[-1]
+
+
+def test_a_wide_terminal_gives_its_room_to_the_words() -> None:
+    words = "the words of it " * 12
+    rows = [row("a-branch-with-quite-a-long-name-of-its-own", 9, text=words)]
+    line = top_view.body(of(rows), rows, {}, 200)[1]
+    assert "a-branch-with-quite-a-long-name-of-it..." in line
+    assert line.count("the words of it") == 6
+    assert 195 < width(line) <= 200
+
+
+def test_an_empty_cache_has_columns_too() -> None:
+    assert top_view.body(of([]), [], {}, 80)[0].split()[-2:] == ["session", "branch"]
+
+
 @pytest.mark.parametrize(
     ("share", "marks"), [(0.0, 0), (1e-9, 1), (0.5, 10), (0.999, 19), (1.0, 20), (1.2, 20)]
 )
