@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from radchat.daemon.what_if import name_of
 from radchat.errors import ContextOverflow, InvalidInput, UsageError
 from radchat.protocol import Event
+from radchat_sessions.store import Store
 from tests.daemon.services import WHERE, House, house, named, run
 
 WORDS = {"seed": 7, "max_tokens": 3}
@@ -155,5 +157,60 @@ def test_what_is_said_anew_before_each_text_is_one_message_for_all(tmp_path: Pat
             assert log["messages"][-2]["text"] == "three"
             assert await home.on_desk(lambda store: store.verify()) == []
             assert kind["parent"] is None
+
+    run(main())
+
+
+def test_a_temperature_that_is_set_goes_before_the_usual_one(tmp_path: Path) -> None:
+    home_config = tmp_path / "h" / "config"
+    home_config.mkdir(parents=True)
+    (home_config / "config.toml").write_text("temperature = 0.3\n")
+
+    async def main() -> None:
+        async with house(tmp_path) as home:
+            await home.say("hello", new_session=True)
+            for given, used in (({}, 0.3), ({"temperature": 0.5}, 0.5)):
+                done = await home.say(kind="what-if", texts=["one"], options={**WORDS, **given})
+                answer = str(done["branches"][0]["message"])
+                kept = await home.on_desk(partial(Store.message, message_id=answer))
+                assert kept.sampling["temperature"] == used
+
+    run(main())
+
+
+def test_a_label_is_no_name_for_a_branch(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path) as home:
+            await home.say("hello", new_session=True)
+            await home.service.branch_label(WHERE, ref="HEAD", text="one")
+            done = await home.say(kind="what-if", texts=["one", "two"], options=WORDS)
+            assert [body["branch"] for body in done["branches"]] == ["one-2", "two"]
+
+    run(main())
+
+
+def test_the_whole_takes_as_long_as_the_last_and_who_has_ended_is_not_ended_again(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with house(tmp_path) as home:
+            await home.say("hello", new_session=True)
+            events: list[Event] = []
+            again: list[bool] = []
+
+            def say(event: Event) -> None:
+                events.append(event)
+                if event.name == "delta" and len(named(events, "delta")) == 1:
+                    assert answer.cancel_one(0)
+                elif event.name == "message" and event.data["choice"] == 0:
+                    again.extend(answer.cancel_one(choice) for choice in (0, 1))
+
+            answer = home.answer(
+                say, kind="what-if", texts=["one", "two"], options={"temperature": 0}
+            )
+            await answer.run()
+            first, last = (body["timing"]["total_s"] for body in events[-1].data["branches"])
+            assert (again, first < last) == ([False, True], True)
+            assert events[-1].data["timing"]["total_s"] == last
 
     run(main())
