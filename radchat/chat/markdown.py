@@ -16,9 +16,11 @@ from radchat.chat.markdown_flow import Flow
 from radchat.chat.markdown_inline import BOLD, BREAKS, DIM, MARKS, Span, settled, spans
 from radchat.chat.markdown_inline import prepare as prepare  # noqa: PLC0414 - for the view
 from radchat.chat.markdown_start import INDENT, Start, start_of
-from radchat.chat.markdown_table import divides, table_lines
+from radchat.chat.markdown_table import divides, num_cells, table_lines
 
 PATIENCE = 240  # characters that marks may wait for those that close them
+LOOKED_AT = 80  # characters up to which every piece may say what a line is; after them each quarter
+CELLS = 64  # in a table's head; what has more is no table
 RULE = 40  # columns
 
 
@@ -35,6 +37,7 @@ class Markdown:
         self._paints = paints
         self._flow = Flow(max(columns(), 1), paints=paints, cuts=cuts)
         self._line = ""  # what came of the line whose beginning says nothing yet
+        self._next_look = 0  # how much must have come of it until it is read again
         self._start: Start | None = None  # of the line that is open
         self._word = ""  # what came of the last word
         self._seen = 0  # how much of that was searched for its end
@@ -88,13 +91,17 @@ class Markdown:
     def _more(self, text: str) -> None:
         if self._start is None:
             self._line += text
-            self._begin(is_whole=False)
+            if len(self._line) >= self._next_look:
+                self._begin(is_whole=False)
         else:
             self._word += text
         if self._start is not None:
             self._words()
 
     def _end_line(self) -> None:
+        if self._next_look:
+            self._next_look = 0
+            self._more("")
         if self._start is None:
             self._begin(is_whole=True)
         if self._start is not None:  # else it was dealt with as a whole
@@ -116,12 +123,13 @@ class Markdown:
             is_taken = self._fence.takes(self._line, self._flow)
             self._fence = None if self._fence.is_closed or not is_taken else self._fence
             if is_taken:
-                self._line = ""
+                self._line, self._next_look = "", 0
                 return
         start = start_of(self._line, is_whole=is_whole, offset=self._offset, goes_on=self._goes_on)
         if start is None:
+            self._next_look = len(self._line) * 5 // 4 if len(self._line) > LOOKED_AT else 0
             return
-        self._line = ""
+        self._line, self._next_look = "", 0
         if start.kind != "table":
             self._end_table()
         is_text = start.kind == "text" and not start.marker and start.quotes == self._quotes
@@ -219,14 +227,15 @@ class Markdown:
 
     def _end_table(self) -> None:
         table, self._table = self._table, []
-        if len(table) > 1:
+        if len(table) > 1 and num_cells(table[0].rest) <= CELLS:
             first = table[0]
             before: list[Span] = [(DIM, "> " * first.quotes), ("", " " * first.indent)]
             room = max(self._flow.columns - first.indent - 2 * first.quotes, 1)
             for line in table_lines([row.rest for row in table], room, paints=self._paints):
                 self._flow.line(before, line)
-        elif table:
-            self._text(table[0])
+            return
+        for row in table:
+            self._text(row)
             self._end_line()
             self._settle()
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 Span: TypeAlias = tuple[str, str]  # (style, text); a style is the numbers of an SGR sequence
 
 BOLD, DIM, ITALIC, UNDERLINE, CODE = "1", "2", "3", "4", "36"
+LONG = 1000  # characters at once, from where on marks are not read: that takes their square
 MARKS = frozenset("*_`[]()<>\\$!")  # without one of these a text is what it is
 _ESCAPED = frozenset(
     "*_`#<>|~+-.!&"
@@ -45,14 +46,14 @@ _IDEOGRAPHS = re.compile(f"[{_IDEOGRAPH}]")
 
 def spans(source: str, *, paints: bool = True) -> list[Span]:
     """The text in styles. Without paint, what the style says is said by the marks themselves."""
-    if MARKS.isdisjoint(source):
+    if MARKS.isdisjoint(source) or len(source) > LONG:
         return [("", source)]
     return list(_styled(_read(source)[0], paints=paints))
 
 
 def settled(source: str) -> int:
     """How much of the source no continuation can change: up to a place where a line may break."""
-    end = len(source)
+    end = len(source) if len(source) <= LONG or MARKS.isdisjoint(source) else 0
     while (at := _first_open(source[:end])) is not None:
         end = max(
             (m.start() for m in BREAKS.finditer(source, 0, at + 1) if m.start() <= at), default=0

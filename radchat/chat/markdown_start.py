@@ -14,6 +14,7 @@ _ITEM = re.compile(r"([-*+]|\d{1,9}[.)])([ \t]+|$)")
 _HEADING = re.compile(r"#{1,6}(?:[ \t]+|$)")
 _TICKS = re.compile(r"(`{3,})[^`]*|(~{3,}).*")
 INDENT = 4  # of code
+NESTED = 20  # quotes a line may be in, and items that may begin in it; what is more is its text
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ def start_of(line: str, *, is_whole: bool, offset: int, goes_on: bool) -> Start 
     none; ``goes_on``: the line before is text that this one may belong to.
     """
     quotes, rest = 0, line
-    while found := re.match(r" {0,3}>", rest):
+    while quotes < NESTED and (found := re.match(r" {0,3}>", rest)):
         quotes, rest = quotes + 1, rest[found.end() :]
         if not rest and not is_whole:
             return None
@@ -46,10 +47,11 @@ def start_of(line: str, *, is_whole: bool, offset: int, goes_on: bool) -> Start 
         return Start("blank", quotes) if is_whole else None
     if indent >= offset + INDENT and not goes_on and (not offset or not _ITEM.match(text)):
         return Start("code", quotes, rest=rest) if is_whole else None
-    return _inside(Start("text", quotes, indent, rest=text), is_whole=is_whole)
+    return _inside(Start("text", quotes, indent, rest=text), NESTED, is_whole=is_whole)
 
 
-def _inside(start: Start, *, is_whole: bool) -> Start | None:
+def _inside(start: Start, items: int, *, is_whole: bool) -> Start | None:
+    """``items``: how many may begin in what is left of the line."""
     text = start.rest
     if is_ruled := _may_be_rule(text):
         if not is_whole:
@@ -64,7 +66,7 @@ def _inside(start: Start, *, is_whole: bool) -> Start | None:
         return replace(start, kind="table") if is_whole else None
     if text[0] in "$\\" and (kind := _math(text, is_whole=is_whole)) != "text":
         return kind and replace(start, kind=kind)
-    return _item(start, is_whole=is_whole)
+    return _item(start, items, is_whole=is_whole) if items else start
 
 
 def _may_be_rule(text: str) -> int:
@@ -96,7 +98,7 @@ def _heading(start: Start, *, is_whole: bool) -> Start | None:
     return replace(start, kind="heading", marker=marker, rest=start.rest[found.end() :])
 
 
-def _item(start: Start, *, is_whole: bool) -> Start | None:
+def _item(start: Start, items: int, *, is_whole: bool) -> Start | None:
     text = start.rest
     if not is_whole and re.fullmatch(r"[-*+]|\d{1,9}[.)]?", text):
         return None
@@ -109,4 +111,4 @@ def _item(start: Start, *, is_whole: bool) -> Start | None:
     gap = " " * len(found[2].expandtabs(INDENT)) if rest else ""
     marker = start.marker + found[1] + (gap if len(gap) <= INDENT else " ")
     start = replace(start, marker=marker, rest=rest)
-    return _inside(start, is_whole=is_whole) if rest.strip() else start
+    return _inside(start, items - 1, is_whole=is_whole) if rest.strip() else start

@@ -13,13 +13,17 @@ from radchat.chat.width import width
 GAP = "  "
 NARROW = 6  # columns a cell needs to be read
 SGR = re.compile("\x1b\\[[0-9;]*m")
-_DIVIDES = re.compile(r"\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*")
+_DIVIDES = re.compile(":?-+:?")
 _BAR = re.compile(r"(?<!\\)\|")
 
 
 def divides(line: str) -> bool:
     """Is it the line below a table's head?"""
-    return "-" in line and _DIVIDES.fullmatch(line) is not None
+    return all(map(_DIVIDES.fullmatch, _cells(line)))
+
+
+def num_cells(line: str) -> int:
+    return len(_cells(line))
 
 
 def table_lines(source: Sequence[str], columns: int, *, paints: bool) -> list[str]:
@@ -75,10 +79,8 @@ def _shrunk(natural: list[int], room: int) -> list[int] | None:
     """The widest columns made as narrow as it takes; None: too narrow to be read."""
     if sum(natural) <= room:
         return natural
-    most = max(
-        (n for n in range(NARROW, max(natural)) if sum(min(w, n) for w in natural) <= room),
-        default=None,
-    )
+    rooms = range(NARROW, min(max(natural), room + 1))
+    most = max((n for n in rooms if sum(min(w, n) for w in natural) <= room), default=None)
     if most is None:
         return None
     left = room - sum(min(w, most) for w in natural)

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from radchat.chat.markdown import Markdown, rendered
+from radchat.chat.markdown_inline import LONG, spans
 from radchat.chat.text import clean
 from radchat.chat.width import width
 
@@ -114,14 +115,39 @@ SNIPPETS = [
     ":",
     "\\r",
 ]
+# what a small model says again and again, once it has begun
+LOOPS = [
+    "1. ",
+    "- ",
+    "* - ",
+    "> ",
+    ">",
+    "> 1. ",
+    "-",
+    "*",
+    "**",
+    "_",
+    "#",
+    "`",
+    "~",
+    "|",
+    "| a ",
+    "|-",
+]
+LOOPS += ["[", "![", "[a](", "]", "<", "$", "$a ", "$$", "\\(", "\\", "\t", "(", "x", "中"]
 TEXTS = st.lists(st.sampled_from(SNIPPETS) | st.text(max_size=5), max_size=40).map(
     lambda parts: clean("".join(parts))
 )
 
 
+LOOPING = st.tuples(
+    st.sampled_from(["", *SNIPPETS]), st.sampled_from(LOOPS), st.sampled_from([200, 600]), TEXTS
+).map(lambda parts: clean(parts[0] + parts[1] * parts[2] + parts[3][:40]))
+
+
 @st.composite
-def cut_texts(draw: st.DrawFn) -> tuple[str, list[str]]:
-    text = draw(TEXTS)
+def cut_texts(draw: st.DrawFn, texts: st.SearchStrategy[str] = TEXTS) -> tuple[str, list[str]]:
+    text = draw(texts)
     places = sorted(draw(st.lists(st.integers(0, len(text)), max_size=12)))
     ends = [*places, len(text)]
     return text, [text[a:b] for a, b in zip([0, *places], ends, strict=True)]
@@ -132,13 +158,22 @@ def cut_texts(draw: st.DrawFn) -> tuple[str, list[str]]:
 def test_any_cut_shows_the_same_and_no_word_is_lost(
     cut: tuple[str, list[str]], columns: int
 ) -> None:
-    text, pieces = cut
+    check_cuts(*cut, columns)
+
+
+def check_cuts(text: str, pieces: list[str], columns: int) -> None:
     whole = streamed([text], columns)
     assert streamed(pieces, columns) == whole
     assert streamed(list(text), columns) == whole
     assert "\x1b" not in SGR.sub("", whole)
     assert "\r" not in whole
     assert first_lost(text, SGR.sub("", whole)) is None
+
+
+@settings(max_examples=20, deadline=None)
+@given(cut_texts(LOOPING))
+def test_so_does_a_text_that_repeats_a_mark_without_end(cut: tuple[str, list[str]]) -> None:
+    check_cuts(*cut, 80)
 
 
 @settings(max_examples=200, deadline=None)
@@ -283,6 +318,14 @@ READING = {"settled", "spans", "_read", "start_of", "table_lines"}
         ("x" * 50, 3),
         ("an *open mark ", 300),
         ("[ ", 600),
+        ("1. ", 30),
+        ("* - ", 30),
+        ("> ", 30),
+        ("-", 30),
+        ("#", 30),
+        ("`", 30),
+        ("|", 30),
+        (" ", 30),
     ],
 )
 def test_the_cost_of_a_character_does_not_grow_with_the_answer(part: str, most: int) -> None:
@@ -292,6 +335,26 @@ def test_the_cost_of_a_character_does_not_grow_with_the_answer(part: str, most: 
         costs.append(read_meanwhile([text[i : i + 4] for i in range(0, size, 4)]) / size)
     assert costs[1] <= most
     assert costs[1] < 1.5 * costs[0] + 1
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_mark_repeated_without_end_ends_nothing(loop: str) -> None:
+    text = clean(loop * 2_000)
+    for pieces in ([text], [text[i : i + 40] for i in range(0, len(text), 40)]):
+        assert first_lost(text, SGR.sub("", streamed(pieces))) is None
+
+
+def test_what_is_long_and_cant_be_taken_word_by_word_is_shown_as_it_is() -> None:
+    """Nested emphasis takes the square of its length."""
+    cell = "*a " * (LONG // 3)
+    assert len(spans(f"*b* {cell[:30]}")) > 1
+    assert spans(f"*b* {cell}") == [("", f"*b* {cell}")]
+    assert "*b* *a" in shown(f"| h |\n|---|\n| *b* {cell} |")
+
+
+def test_a_table_of_more_cells_than_anybody_reads_is_text() -> None:
+    text = "\n".join(["|" * 200, "|-" * 200 + "|", "| x |", "| y |"])
+    assert shown(text, 1000) == text
 
 
 def read_meanwhile(pieces: list[str]) -> int:
