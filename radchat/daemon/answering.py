@@ -26,6 +26,7 @@ from radchat.daemon.finding import find_place, find_session, located
 from radchat.daemon.fullness import Filled, crossing
 from radchat.daemon.heard import paths_of
 from radchat.daemon.loaded import Loaded
+from radchat.daemon.prepared import Prepared, prepare
 from radchat.daemon.reuse import (
     WORTH_SAYING,
     Part,
@@ -161,7 +162,7 @@ class Answer:
         limit = options.context_limit(loaded, given)
         self.ask = replace(self.ask, default_system=loaded.model.system)
 
-        def work() -> list[turns.Prepared]:
+        def work() -> list[Prepared]:
             place = find_place(self._store, self.ask)
             if self.ask.new_session:
                 self._made = place.session.id
@@ -181,10 +182,10 @@ class Answer:
 
     def _prepared(
         self, plan: turns.Plan, loaded: Loaded, switches: dict[str, Any], limit: int
-    ) -> turns.Prepared:
+    ) -> Prepared:
         """On the desk. ContextOverflow where no room is left for an answer."""
         try:
-            prepared = turns.prepare(self._store, plan, loaded, switches, limit)
+            prepared = prepare(self._store, plan, loaded, switches, limit)
             if len(prepared.ids) >= limit:
                 raise context_overflow(len(prepared.ids), limit)
         except ContextOverflow as error:
@@ -201,7 +202,7 @@ class Answer:
 
     def _asked(
         self,
-        prepared: Sequence[turns.Prepared],
+        prepared: Sequence[Prepared],
         loaded: Loaded,
         given: Mapping[str, Any],
         limit: int,
@@ -235,7 +236,7 @@ class Answer:
     def _request(
         self,
         number: int,
-        prepared: turns.Prepared,
+        prepared: Prepared,
         loaded: Loaded,
         given: Mapping[str, Any],
         limit: int,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from radchat.daemon import turns
 from radchat.daemon.disk_paths import Ranges
+from radchat.daemon.prepared import Prepared
 from radchat.daemon.reuse import Excuse
 from radchat.engine.request import Request
 
@@ -15,7 +15,7 @@ from radchat.engine.request import Request
 class Asked:
     """What is asked of which model. Not its engine: an answer may wait longer than that lives."""
 
-    prepared: turns.Prepared
+    prepared: Prepared
     request: Request
     model: str
     dtype: str
