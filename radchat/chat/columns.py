@@ -40,10 +40,23 @@ def page(count: int, most: int, selected: int) -> int:
 
 
 def fold(text: str, columns: int) -> list[str]:
-    """The text's lines, broken at spaces where there are any; nothing of it is lost."""
-    lines = []
-    for line in wrap(text.expandtabs(TAB), columns):
-        lines += [line] if width(line) <= columns else _hewn(line, columns)
+    """The text's lines, broken at spaces where there are any; nothing of it is lost.
+
+    A word that is wider than the column, as a sentence of Chinese is, begins where it stands.
+    """
+    lines: list[str] = []
+    for line in text.expandtabs(TAB).split("\n"):
+        kept: list[str] = []
+        was_hewn = False
+        for piece in wrap(line, columns):
+            whole = f"{kept[-1]} {piece}" if kept else piece
+            is_wide = width(piece) > columns
+            if is_wide or (was_hewn and width(whole) <= columns):
+                kept[-1:] = _hewn(whole, columns)
+            else:
+                kept.append(piece)
+            was_hewn = is_wide
+        lines += kept
     return lines
 
 
@@ -224,13 +237,18 @@ def _joined(blocks: Sequence[list[Line]], row: int, columns: int) -> Line:
 def _stacked(
     cells: Sequence[Cell], numbers: Sequence[int], selected: int, places: Plan
 ) -> list[Line]:
+    most = places.columns * 2 // 5
+    name = min(max(width(cells[number].title) for number in numbers), most)
     lines: list[Line] = []
     for number in numbers:
         cell, is_selected = cells[number], number == selected
-        told = cut(f"{_marked(cell, is_selected)}  {cell.state}", places.columns)
-        left = places.columns - width(told) - len(GAP)
-        words = apart(tail(" ".join(cell.text[-4 * places.columns :].split()), max(left, 0)))
-        lines.append([("bold" if is_selected else "", told + (GAP + words if words else ""))])
+        title = f"{'>' if is_selected else ' '} {pad(cell.title, name)}{GAP}"
+        words = apart(" ".join(cell.text[-4 * places.columns :].split()))
+        left = places.columns - width(title)
+        state = cut(shorter(cell.state, left // 2 if words else left), left)
+        left -= width(state) + len(GAP)
+        told = f"{title}{state}{GAP}{apart(tail(words, max(left, 0)))}".rstrip()
+        lines.append([("bold" if is_selected else "", told)])
     cell = cells[selected]
     start, count, seen = cell.seen(places.columns, places.rows)
     return [*lines, [("", _rule(cell, start, count, places, is_selected=True))], *seen]

@@ -18,13 +18,13 @@ from prompt_toolkit.layout import FormattedTextControl, Layout, Window
 from prompt_toolkit.output import ColorDepth, Output
 from prompt_toolkit.utils import get_cwidth
 
+from radchat.chat.keys import ESCAPE_S
 from radchat.chat.width import cluster_width, clusters
 
 Line: TypeAlias = list[tuple[str, str]]  # (style, text): "bold", "reverse", "fg:ansigreen", ""
 Paint: TypeAlias = Callable[[int, int], Sequence[Line]]  # (columns, rows) -> what is seen
 T = TypeVar("T")
 
-ESCAPE_S = 0.05  # after which a lone Esc is one, and no longer the beginning of a key
 REPAINT_S = 1 / 15  # at least, from one painting to the next
 
 

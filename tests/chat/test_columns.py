@@ -93,6 +93,22 @@ def test_what_stays_has_every_answer_once_and_whole(texts: list[str], columns: i
         assert letters("".join(lines)) == letters("".join([*texts, *headings]))
 
 
+def test_a_word_wider_than_the_column_begins_where_it_stands() -> None:
+    assert fold("> 用中文介绍一下北京 ok", 12) == ["> 用中文介绍", "一下北京 ok"]
+    assert fold("say Donaudampfschiff now", 8) == ["say Dona", "udampfsc", "hiff now"]
+    assert fold("a bb\n用中文介绍", 6) == ["a bb", "用中文", "介绍"]
+
+
+def test_stacked_a_long_name_leaves_room_for_the_newest_words() -> None:
+    cells = [
+        Cell("1 a-branch-with-a-long-name", "41 tokens, 5.4 tok/s", "and so it went on"),
+        Cell("2 short", "reading the prompt 45%"),
+    ]
+    one, two = (line[0][1] for line in painted(cells, 0, 46, 20, header="", footer=())[1:3])
+    assert one == "> 1 a-branch-with...  41 tokens  so it went on"
+    assert two == "  2 short             reading the prompt 45%"
+
+
 @pytest.mark.parametrize(
     ("columns", "count"), [(1, 1), (40, 1), (49, 1), (50, 2), (80, 3), (120, 4), (200, 7)]
 )

@@ -89,9 +89,9 @@ def test_at_40_columns_each_has_a_line_and_the_selected_one_its_text(
     speakers.say_all("says quite a few words, and these are the last")
     terminal.wait_for(lambda t: t.text.count("the last") >= 5)
     lines = terminal.lines
-    assert lines[1].startswith("> 1 price  answering  ")
+    assert lines[1].startswith("> 1 price   answering  ")
     assert lines[1].endswith("the last")
-    assert lines[4].startswith("  4 hire  answering  ")
+    assert lines[4].startswith("  4 hire    answering  ")
     assert lines[5] == "=" * 40
     assert lines[6] == "> price -10 %"
     speakers.end_all()
