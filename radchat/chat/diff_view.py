@@ -14,6 +14,7 @@ from radchat.chat.text import clean, one_line
 from radchat.chat.tree_view import Paint, unpainted
 from radchat.chat.width import table
 
+ROUGH = "(very long: some of what is told as replaced was not looked into)"
 CONTEXT = 3  # lines shown on either side of a change
 STYLES = {"-": "red", "+": "green"}
 MARKS = {" ": ("", ""), "-": ("[-", "-]"), "+": ("{+", "+}")}
@@ -33,9 +34,11 @@ def stat(what: Beside) -> list[str]:
     a, b = what.sides
     rows = []
     added = taken = 0
+    rough = False
     for left, right in pairs(a.below, b.below):
-        changes = by_words(*(_text(message) or "" for message in (left, right)))
+        changes, is_rough = by_words(*(_text(message) or "" for message in (left, right)))
         plus, minus = num_words(changes, "+"), num_words(changes, "-")
+        rough = rough or is_rough
         added, taken = added + plus, taken + minus
         one = left or right or {}
         rows.append(
@@ -53,7 +56,7 @@ def stat(what: Beside) -> list[str]:
     sums = [_number(side.tokens) for side in what.sides]
     told = [f"words: +{count(added)} -{count(taken)}    tokens: {_arrow(*sums)}"]
     head = ["who", "message", "tokens", "words", "+", "-", "finish", "cached"]
-    told = [f"{_arrow(a.label, b.label)}", what.same(), *told]
+    told = [f"{_arrow(a.label, b.label)}", what.same(), *told, *([ROUGH] if rough else [])]
     return [*told, *table(rows, head, frozenset((4, 5)))] if rows else told
 
 
@@ -64,12 +67,14 @@ def to_json(what: Beside, *, words: bool = False) -> dict[str, Any]:
     rows = []
     for left, right in pairs(a.below, b.below):
         one = left or right or {}
+        changes, is_rough = changed(_text(left), _text(right))
         rows.append(
             {
                 "role": one["role"],
                 "a": left and left["id"],
                 "b": right and right["id"],
-                "changes": [list(each) for each in changed(_text(left), _text(right))],
+                "changes": [list(each) for each in changes],
+                "rough": is_rough,
             }
         )
     return {**what.to_json(), "by": "words" if words else "lines", "diff": rows}
@@ -85,11 +90,13 @@ def _body(left: Message | None, right: Message | None, words: bool, paint: Paint
     texts = tuple(None if text is None else clean(text) for text in map(_text, (left, right)))
     if texts[0] == texts[1]:
         return ["(the same)"]
+    changes, is_rough = (by_words if words else by_lines)(*texts)
+    rough = [paint(ROUGH, "dim")] if is_rough else []
     if words:
-        return _elided(_worded(by_words(*texts), paint))
-    return _elided(
+        return rough + _elided(_worded(changes, paint))
+    return rough + _elided(
         (mark != " ", paint(mark + line, STYLES[mark]) if mark in STYLES else f" {line}")
-        for mark, line in by_lines(*texts)
+        for mark, line in changes
     )
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import SequenceMatcher
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
+from radchat.chat.differing import Step, steps
 from radchat.chat.footer import counted, place
 from radchat.chat.text import one_line
 from radchat.chat.tree_shape import short_ids
@@ -129,7 +129,7 @@ def pairs(a: Sequence[Message], b: Sequence[Message]) -> Iterator[tuple[Message 
     """
     left, right = list(_with_files(a)), list(_with_files(b))
     ours, theirs = ([str(message["role"]) for message in path] for path in (left, right))
-    for what, a0, a1, b0, b1 in SequenceMatcher(None, ours, theirs, autojunk=False).get_opcodes():
+    for what, a0, a1, b0, b1 in steps(ours, theirs)[0]:
         if what == "equal":
             yield from zip(left[a0:a1], right[b0:b1], strict=True)
         else:
@@ -144,39 +144,52 @@ def _with_files(path: Sequence[Message]) -> Iterator[Message]:
         yield message
 
 
-def by_lines(a: str | None, b: str | None) -> list[Change]:
+class Changes(NamedTuple):
+    of: list[Change]
+    is_rough: bool  # a stretch was too long to be compared, and counts as replaced
+
+
+def by_lines(a: str | None, b: str | None) -> Changes:
     """Lines kept, taken and put; those of each text in its order. None: there is no such text."""
     left, right = ([] if text is None else text.split("\n") for text in (a, b))
     found: list[Change] = []
-    for what, a0, a1, b0, b1 in SequenceMatcher(None, left, right).get_opcodes():
+    told, is_rough = steps(left, right)
+    for what, a0, a1, b0, b1 in told:
         if what == "equal":
             found += [(" ", line) for line in left[a0:a1]]
         else:
             found += [("-", line) for line in left[a0:a1]]
             found += [("+", line) for line in right[b0:b1]]
-    return found
+    return Changes(found, is_rough)
 
 
-def by_words(a: str | None, b: str | None) -> list[Change]:
+def by_words(a: str | None, b: str | None) -> Changes:
     """Runs of text kept, taken and put: those that were kept or taken are ``a``, those that were
     kept or put ``b``, letter for letter.
     """
     left, right = _LINES.findall(a or ""), _LINES.findall(b or "")
     found: list[Change] = []
-    for what, a0, a1, b0, b1 in SequenceMatcher(None, left, right).get_opcodes():
+    told, is_rough = steps(left, right)
+    for what, a0, a1, b0, b1 in told:
         ours, theirs = "".join(left[a0:a1]), "".join(right[b0:b1])
         if what == "replace":
-            found += _words(_WORDS.findall(ours), _WORDS.findall(theirs))
+            words = _words(_WORDS.findall(ours), _WORDS.findall(theirs))
+            found += words.of
+            is_rough = is_rough or words.is_rough
         else:
             found += [("-", ours), ("+", theirs)] if what != "equal" else [(" ", ours)]
-    return _joined(found)
+    return Changes(_joined(found), is_rough)
 
 
-def _words(left: list[str], right: list[str]) -> Iterator[Change]:
-    steps = SequenceMatcher(None, left, right).get_opcodes()
-    for number, (what, a0, a1, b0, b1) in enumerate(steps, 1):
+def _words(left: list[str], right: list[str]) -> Changes:
+    told, is_rough = steps(left, right)
+    return Changes(list(_told(told, left, right)), is_rough)
+
+
+def _told(told: Sequence[Step], left: list[str], right: list[str]) -> Iterator[Change]:
+    for number, (what, a0, a1, b0, b1) in enumerate(told, 1):
         ours, theirs = "".join(left[a0:a1]), "".join(right[b0:b1])
-        is_between = 1 < number < len(steps) and "\n" not in ours
+        is_between = 1 < number < len(told) and "\n" not in ours
         if what != "equal" or (is_between and not any(c.isalnum() for c in ours)):
             yield "-", ours  # a space or a comma between two changes is no word that was kept
             yield "+", theirs

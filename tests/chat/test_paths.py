@@ -236,7 +236,7 @@ def test_control_characters_are_shown_not_sent() -> None:
 def test_the_words_kept_and_taken_are_the_first_text_those_kept_and_put_the_second(
     a: str, b: str
 ) -> None:
-    changes = by_words(a, b)
+    changes, _ = by_words(a, b)
     assert "".join(text for mark, text in changes if mark in " -") == a
     assert "".join(text for mark, text in changes if mark in " +") == b
     marks = [mark for mark, _ in changes]
@@ -246,10 +246,10 @@ def test_the_words_kept_and_taken_are_the_first_text_those_kept_and_put_the_seco
 
 @given(texts, texts)
 def test_the_lines_kept_and_taken_are_the_first_text(a: str, b: str) -> None:
-    changes = by_lines(a, b)
+    changes, _ = by_lines(a, b)
     assert "\n".join(text for mark, text in changes if mark in " -") == a
     assert "\n".join(text for mark, text in changes if mark in " +") == b
-    assert by_lines(None, a) == [("+", line) for line in a.split("\n")]
+    assert by_lines(None, a).of == [("+", line) for line in a.split("\n")]
 
 
 roles = st.lists(st.sampled_from(["user", "assistant", "tool"]), max_size=6)
