@@ -11,7 +11,8 @@ from radchat.chat import compare_view, diff_view
 from radchat.chat.paths import Beside, beside
 from radchat.chat.view import shows_markdown
 from radchat.cli import common
-from radchat.errors import UsageError
+from radchat.cli.habits import to_say
+from radchat.errors import NotFound, UsageError
 
 
 def compare(
@@ -31,7 +32,12 @@ def compare(
     cli = common.of(ctx)
     if len(refs) < 2:
         raise UsageError(f"compare {refs[0]} with what? Name two REFs or more: radchat branch -l")
-    what = _beside(cli, refs)
+    try:
+        what = _beside(cli, refs)
+    except NotFound as error:
+        if any(_is_ref(cli, ref) for ref in refs):
+            raise
+        raise NotFound(f"{error.message}. {to_say(['compare', *refs])}", **error.data) from error
     if cli.json:
         cli.data(what.to_json())
         return
@@ -75,3 +81,11 @@ def diff(
 
 def _beside(cli: common.Cli, refs: Sequence[str]) -> Beside:
     return beside(lambda ref: cli.call("log", ref=ref, pick=True), refs)
+
+
+def _is_ref(cli: common.Cli, word: str) -> bool:
+    try:
+        cli.call("log", ref=word, n=1, pick=True)
+    except NotFound as error:
+        return "matches" in error.data  # of several
+    return True

@@ -77,6 +77,16 @@ def test_what_can_not_be_compared_is_said(run: Run) -> None:
         done = run(*words)
         assert (done.code, done.out) == (code, "")
         assert says in done.err
+        assert "To say it" not in done.err
+
+
+def test_words_of_which_none_is_a_ref_may_be_for_the_model(run: Run) -> None:
+    said = "compare apples and pears please"
+    done = run(*said.split())
+    assert (done.code, done.out) == (66, "")
+    told = " ".join(done.err.split())
+    assert told == f'error: no branch apples. To say it to the model: radchat chat "{said}"'
+    assert "To say it" not in run("compare", "apples", "price").err
 
 
 @pytest.mark.parametrize("command", [("compare", *BOTH), ("diff", *BOTH)], ids=" ".join)
