@@ -10,7 +10,7 @@ from radchat.chat.footer import age, count
 from radchat.chat.text import one_line
 from radchat.chat.tree_shape import TIERS, WHO, Place, folded, steps, walk
 
-HEAD_MARK = "<- HEAD"
+HEAD_MARK, HEAD_BELOW = "<- HEAD", "<- HEAD below"
 
 
 @dataclass(slots=True)
@@ -23,7 +23,7 @@ class Row:
     text: str
     tokens: str
     cache: tuple[str, str, str, str]  # kv, used, hits, lru
-    labels: tuple[str, ...]  # branches and labels; where HEAD is, its mark is the last
+    labels: tuple[str, ...]  # branches and labels; where HEAD is, or below, its mark is the last
     is_head: bool
 
 
@@ -34,6 +34,7 @@ class Rows:
     messages: dict[str, Mapping[str, Any]]
     names: Mapping[str, str]
     head: str | None
+    under: str | None  # under which HEAD is, where it is not shown
     labels: dict[str, list[str]]
     order: list[Place]
     hidden: dict[str, list[str]]
@@ -50,15 +51,15 @@ class Rows:
                 more.append(f"... {count(below)} more below")
             if more:
                 labels[key] = [*labels.get(key, ()), *more]
-        head = tree.get("head")
+        head, under = tree.get("head"), tree.get("head_below")
 
         def alike(key: str) -> object:
-            is_plain = key not in labels and key != head
+            is_plain = key not in labels and key not in (head, under)
             return bool(messages[key].get("pinned")) if is_plain else None
 
         parents = {key: message.get("parent") for key, message in messages.items()}
         left, hidden = folded(parents, alike) if folds else (parents, {})
-        return cls(messages, names, head, labels, walk(left), hidden)
+        return cls(messages, names, head, under, labels, walk(left), hidden)
 
     def indented(self, limit: int | None) -> list[Row]:
         """``limit``: columns of indentation."""
@@ -71,17 +72,16 @@ class Rows:
                     _folded_row([self.messages[each] for each in self.hidden[key]], indent)
                 )
                 continue
-            labels = list(self.labels.get(key, ()))
-            found.append(_row(self.messages[key], self.names[key], indent, labels, self.head))
+            marks = {self.under: [HEAD_BELOW], self.head: [HEAD_MARK]}.get(key, [])
+            labels = (*self.labels.get(key, ()), *marks)
+            is_head = key == self.head
+            found.append(_row(self.messages[key], self.names[key], indent, labels, is_head=is_head))
         return found
 
 
 def _row(
-    message: Mapping[str, Any], name: str, indent: int, labels: list[str], head: str | None
+    message: Mapping[str, Any], name: str, indent: int, labels: tuple[str, ...], *, is_head: bool
 ) -> Row:
-    is_head = message["id"] == head
-    if is_head:
-        labels.append(HEAD_MARK)
     tokens = message.get("tokens")
     who = str(message["role"])
     return Row(
@@ -91,7 +91,7 @@ def _row(
         text=one_line(str(message.get("text") or "")),
         tokens="-" if tokens is None else count(tokens),
         cache=_cache_cells(message),
-        labels=tuple(labels),
+        labels=labels,
         is_head=is_head,
     )
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from radchat.chat.footer import count, counted, size
 from radchat.chat.text import one_line
-from radchat.chat.tree_rows import HEAD_MARK, Row, Rows
+from radchat.chat.tree_rows import HEAD_BELOW, HEAD_MARK, Row, Rows
 from radchat.chat.tree_shape import TIERS, short_ids
 from radchat.chat.width import cut, pad, width
 
@@ -206,7 +206,7 @@ class _Layout:
         text = "  ".join(labels)
         if width(text) <= self.labels:
             return text
-        if labels[-1] != HEAD_MARK:
+        *names, mark = labels
+        if mark not in (HEAD_MARK, HEAD_BELOW):
             return cut(text, max(self.labels, 0))
-        names = cut("  ".join(labels[:-1]), max(self.labels - len(HEAD_MARK) - 2, 0))
-        return f"{names}  {HEAD_MARK}".lstrip()
+        return f"{cut('  '.join(names), max(self.labels - len(mark) - 2, 0))}  {mark}".lstrip()

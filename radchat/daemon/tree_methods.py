@@ -54,7 +54,7 @@ class TreeMethods(BranchMethods):
             named = {b.message for b in store.branches(place.session.id) if b.message}
             labels = store.labels(place.session.id)
             named |= {label.message for label in labels if label.kind == "label"}
-            messages, below = views.filtered(messages, filter, depth, named)
+            messages, below, under = views.filtered(messages, filter, depth, named, place.message)
             kept = {
                 message.id
                 for entry in pins
@@ -64,7 +64,7 @@ class TreeMethods(BranchMethods):
             }
             body = views.tree_json(store, place, messages, held, tiers, kept, disk, below)
             dtype = None if loaded is None else loaded.dtype  # of the cache that is told of
-            return {**body, "dtype": dtype, "num_messages": total}
+            return {**body, "dtype": dtype, "num_messages": total, "head_below": under}
 
         return await self._desk.run(look)
 

@@ -158,10 +158,11 @@ def subtree(messages: Sequence[Message], root: str | None) -> list[Message]:
 
 
 def filtered(
-    messages: Sequence[Message], which: str, depth: int | None, named: set[str]
-) -> tuple[list[Message], dict[str, int]]:
+    messages: Sequence[Message], which: str, depth: int | None, named: set[str], head: str | None
+) -> tuple[list[Message], dict[str, int], str | None]:
     """The messages a filter shows; one whose parent is hidden hangs from its nearest shown one.
-    And how many of them are too deep, by the message under which they would be.
+    How many of them are too deep, by the message under which they would be. And under which HEAD
+    is, where it is not shown itself.
     """
 
     def keep(message: Message) -> bool:
@@ -187,7 +188,8 @@ def filtered(
             shown_above[message.id] = message.id
         elif above is not None:
             below[above] = below.get(above, 0) + 1
-    return found, below
+    under = shown_above.get(head)
+    return found, below, None if under == head else under
 
 
 # -- log -------------------------------------------------------------------------------------------

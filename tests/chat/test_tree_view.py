@@ -291,6 +291,10 @@ def test_what_follows_a_cut_message_is_told_of_with_it() -> None:
     tree["messages"][2]["more_below"] = 4
     line = drawn(tree, 80).split("\n")[-1]
     assert line.endswith("   ... 4 more below")
+    tree["head_below"] = tree["messages"][2]["id"]
+    for columns in (80, 60, 50):
+        assert drawn(tree, columns).split("\n")[-1].endswith("<- HEAD below")
+    assert drawn(tree, 80).split("\n")[-1].endswith("   ... 4 more below  <- HEAD below")
 
 
 @given(st.lists(st.integers(0, 7), max_size=120), st.sets(st.integers(0, 119)))

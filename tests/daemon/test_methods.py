@@ -403,4 +403,14 @@ def test_a_tree_says_how_much_its_depth_and_its_filter_leave_out(daemon: Daemon)
     assert told(depth=2, filter="user-only") == [("user", 3)]
     assert told(filter="labeled") == [("assi", 0), ("assi", 0)]
     assert told(depth=2, filter="labeled") == []
+    daemon("switch", session=session, ref="main")
+
+    def under(**asked: Any) -> str | None:
+        told_of: str | None = daemon("tree", session=session, **asked)["head_below"]
+        return told_of
+
+    assert under(depth=2) == first
+    asked = daemon("log", session=session)["messages"][-2]
+    assert under(filter="user-only") == asked["id"]
+    assert under(filter="labeled") is under(ref="side") is None  # it is shown; it is elsewhere
     assert len(told()) == len(told(filter="all")) == len(told(depth=9)) == 8
