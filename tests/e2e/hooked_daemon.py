@@ -16,7 +16,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +26,11 @@ from radchat.daemon import starting
 from radchat.daemon.awake import awake_time
 from radchat.daemon.desk import Desk, EphemeralStore
 from radchat.daemon.engines import Engines
+from radchat.daemon.handing import Sink
 from radchat.daemon.main import serve
 from radchat.daemon.pin_book import PinBook, boot_time
 from radchat.daemon.service import Service
-from radchat.daemon.worker import Sink, Worker
+from radchat.daemon.worker import Worker
 from radchat.engine.request import Event, Progress, Request, Started, Tokens
 from radchat.errors import RadchatError
 from radchat.paths import Places, private_folder
@@ -140,11 +141,18 @@ def hooked(hooks: Hooks) -> Callable[[Places, Config], Service]:
             await self.run(opening)
 
     class HookedWorker(Worker):
-        async def submit(self, key: str, request: Request, sink: Sink) -> None:
-            while hooks.holds("submit"):
-                hooks.arrive(request.id)
-                await asyncio.sleep(0.01)
-            await super().submit(key, request, sink)
+        def submit_all(
+            self, key: str, requests: Sequence[tuple[Request, Sink]]
+        ) -> asyncio.Future[None]:
+            async def wait() -> None:
+                while hooks.holds("submit"):
+                    for request, _ in requests:
+                        hooks.arrive(request.id)
+                    await asyncio.sleep(0.01)
+                await submit(key, requests)
+
+            submit = super().submit_all
+            return asyncio.ensure_future(wait()) if hooks.holds("submit") else submit(key, requests)
 
         def _deliver(self, events: list[Event]) -> None:
             reads = any(isinstance(event, (Started, Progress)) for event in events)
