@@ -22,11 +22,12 @@ from radchat.daemon.finding import (
     target_of,
 )
 from radchat.daemon.forecast import Path, path_to, told
+from radchat.daemon.handing import beside
 from radchat.daemon.held import Held, Snapshot, cuts
 from radchat.daemon.loaded import Loaded
 from radchat.daemon.pin_book import Entry, PinBook, is_written
 from radchat.daemon.reuse import TOO_SLOW, WORTH_SAYING, Excuse
-from radchat.daemon.worker import Worker, beside
+from radchat.daemon.worker import Worker
 from radchat.errors import Busy, InvalidInput, RadchatError
 from radchat.models import registry
 from radchat.paths import Places

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from radchat.config import MOST_DISK_BYTES, Config, kv_disk_default
+from radchat.daemon.handing import beside
 from radchat.daemon.reuse import NO_EXCUSE, Excuse
-from radchat.daemon.worker import beside
 from radchat.errors import InvalidInput, RadchatError
 from radchat.paths import Places
 from radchat.protocol import Event

@@ -13,10 +13,10 @@ from radchat.daemon.disk import kept_name
 from radchat.daemon.disk_paths import num_in
 from radchat.daemon.fill_requests import Wanted, after_path, fill, filled, prediction, with_files
 from radchat.daemon.forecast import path_to
+from radchat.daemon.handing import beside
 from radchat.daemon.loaded import Loaded
 from radchat.daemon.streams import Running, Stream, Work
 from radchat.daemon.why_methods import WhyMethods
-from radchat.daemon.worker import beside
 from radchat.engine.request import Fill, Ids
 from radchat.errors import InvalidInput, NotFound, RadchatError
 from radchat.models.registry import ModelEntry

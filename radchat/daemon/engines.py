@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 from radchat.config import FOREVER, Config
 from radchat.daemon.awake import awake_time
 from radchat.daemon.disk import Disk
+from radchat.daemon.handing import beside
 from radchat.daemon.loaded import Loaded, Memory, slow, swap
 from radchat.daemon.opener import Opener
-from radchat.daemon.worker import Worker, beside
+from radchat.daemon.worker import Worker
 from radchat.errors import Busy, ConfigInvalid, ModelBroken, NotFound, RadchatError, UsageError
 from radchat.models import registry
 from radchat.models.registry import ModelEntry

@@ -8,10 +8,10 @@ from typing import Any, Literal
 from radchat.daemon import views
 from radchat.daemon.arguments import ChatHead
 from radchat.daemon.base import at_least
+from radchat.daemon.handing import beside
 from radchat.daemon.held import Held, held_of
 from radchat.daemon.loaded import Loaded
 from radchat.daemon.top_methods import TopMethods
-from radchat.daemon.worker import beside
 from radchat.errors import UsageError
 from radchat.models import registry
 from radchat.protocol import Where

@@ -10,7 +10,7 @@ from radchat.daemon.base import Base
 from radchat.daemon.disk import kept_name
 from radchat.daemon.disk_paths import Doomed, OnDisk, delete, doomed_paths, on_disk
 from radchat.daemon.forecast import Path, path_to
-from radchat.daemon.worker import beside
+from radchat.daemon.handing import beside
 from radchat.errors import Busy
 
 if TYPE_CHECKING:

@@ -18,10 +18,11 @@ from radchat.daemon import ending, reuse, telling
 from radchat.daemon.asked import Asked
 from radchat.daemon.desk import Desk
 from radchat.daemon.disk import Disk
+from radchat.daemon.handing import Sink
 from radchat.daemon.heard import Heard
 from radchat.daemon.loaded import Loaded
 from radchat.daemon.telling import Telling
-from radchat.daemon.worker import Sink, Worker
+from radchat.daemon.worker import Worker
 from radchat.engine import request as engine
 from radchat.engine.meters import PromptCost
 from radchat.engine.request import FinishReason

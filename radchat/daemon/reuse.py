@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from radchat.daemon.disk_paths import num_in
-from radchat.daemon.worker import beside
+from radchat.daemon.handing import beside
 from radchat.engine.request import Ids, Span
 
 if TYPE_CHECKING:

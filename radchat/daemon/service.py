@@ -21,9 +21,10 @@ from radchat.daemon.compacting import Compaction
 from radchat.daemon.control_methods import ControlMethods
 from radchat.daemon.engines import Engines
 from radchat.daemon.finding import find_session
+from radchat.daemon.handing import beside
 from radchat.daemon.opener import Opener
 from radchat.daemon.streams import Running, Stream
-from radchat.daemon.worker import Worker, beside
+from radchat.daemon.worker import Worker
 from radchat.errors import RadchatError
 from radchat.paths import Places
 from radchat.protocol import Event, State, Where

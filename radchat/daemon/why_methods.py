@@ -8,8 +8,8 @@ from radchat.daemon.arguments import ChatHead
 from radchat.daemon.context_methods import ContextMethods
 from radchat.daemon.disk_paths import num_in
 from radchat.daemon.forecast import Path
+from radchat.daemon.handing import beside
 from radchat.daemon.turns import shown
-from radchat.daemon.worker import beside
 from radchat.engine.request import Ids, Tiers
 from radchat.errors import InvalidInput, NotFound
 from radchat.protocol import Where

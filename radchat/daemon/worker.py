@@ -18,22 +18,20 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from radchat.daemon.engine_like import EngineLike
+from radchat.daemon.handing import Call, Inbox, Sink, Sinks, beside
+from radchat.daemon.idle import CHECK_AFTER_S, SAVE_AFTER_S, Idle
 from radchat.daemon.leaving import Leaving
-from radchat.engine.request import Event, Finished, Ids, Request
+from radchat.engine.request import Event, Ids, Request
 from radchat.errors import Busy
 from radchat.protocol import STOPPING
 
 T = TypeVar("T")
 E = TypeVar("E", bound="EngineLike")
-Sink = Callable[[Event], None]
 log = logging.getLogger(__name__)
 
-IDLE_CHECK_AFTER_S = 5.0  # engines idle this long recount themselves once
-SAVE_AFTER_S = 2.0  # and this long: they copy what is to be kept, for the disk …
-SAVE_EVERY_S = 0.01  # … a block at a time
 LOOK_S = 1.0  # who only looks waits so long for a step to end
 
 
@@ -47,24 +45,19 @@ class Worker:
         self,
         on_broken: Callable[[BaseException], None],
         *,
-        check_after_s: float = IDLE_CHECK_AFTER_S,
+        check_after_s: float = CHECK_AFTER_S,
         save_after_s: float = SAVE_AFTER_S,
     ) -> None:
         self._inbox: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._listeners: weakref.WeakSet[Inbox] = weakref.WeakSet()
         self._since: float | None = None  # when what the thread is at now began
         self.has_let_go = False
-        self._sinks: dict[str, tuple[str, asyncio.AbstractEventLoop, Sink]] = {}
+        self._sinks = Sinks()
         self._engines: dict[str, EngineLike] = {}
         self._leaving: list[Leaving] = []
         self.on_broken = on_broken
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
-        self._check_after_s, self._save_after_s = check_after_s, save_after_s
-        # keys of engines to which something has happened since they were checked, or all was saved:
-        # these with the time at which they want to be asked
-        self._unchecked: set[str] = set()
-        self._unsaved: dict[str, float] = {}
-        self._idle_since = 0.0
+        self._idle = Idle(check_after_s, save_after_s)
         self.steps = 0  # steps taken, read by anyone for a sign of life
 
     def start(self) -> None:
@@ -97,7 +90,7 @@ class Worker:
     def _hand_in(self, function: Callable[[], T]) -> Future[T]:
         if self.has_let_go:
             raise Busy(STOPPING)
-        entry = _Call(function)
+        entry = Call(function)
         self._inbox.put(entry)
         return entry.future
 
@@ -128,7 +121,7 @@ class Worker:
                 entry = self._inbox.get_nowait()
             except Empty:
                 break
-            if isinstance(entry, _Call):
+            if isinstance(entry, Call):
                 entry.refuse(Busy(STOPPING))
         self._inbox.put(None)
 
@@ -155,7 +148,7 @@ class Worker:
         def drop() -> None:
             for key, future in gone.items():
                 engine = self._engines.pop(key, None)
-                self._unchecked.discard(key)
+                self._idle.forget(key)
                 if engine is None:
                     future.set_result(True)
                 else:
@@ -200,9 +193,8 @@ class Worker:
         return True
 
     async def submit(self, key: str, request: Request, sink: Sink) -> None:
-        """Hand a request to an engine; ``sink`` gets its events on the caller's event loop.
-
-        Raises what the engine's validation raises; then no event will come.
+        """Hand a request to an engine; ``sink`` gets its events on the caller's event loop. Raises
+        what the engine's validation raises; then no event will come.
         """
         await self.submit_all(key, [(request, sink)])
 
@@ -225,7 +217,7 @@ class Worker:
                     engine.abort(each)
                 raise
             for request, sink in requests:
-                self._sinks[request.id] = (key, loop, sink)
+                self._sinks.add(request.id, key, loop, sink)
 
         return asyncio.wrap_future(self._hand_in(enter))
 
@@ -235,9 +227,8 @@ class Worker:
         """
 
         def leave() -> None:
-            found = self._sinks.get(request_id)
-            if found is not None:
-                self._engines[found[0]].abort(request_id, choice)
+            if (key := self._sinks.key_of(request_id)) is not None:
+                self._engines[key].abort(request_id, choice)
 
         self._inbox.put(leave)
 
@@ -252,9 +243,9 @@ class Worker:
         except BaseException as error:
             log.exception("the engine broke")
             self.on_broken(error)
-        left = self._leaving + [Leaving(engine, 0.0, Future()) for engine in self._engines.values()]
+        left = [Leaving(engine, 0.0, Future()) for engine in self._engines.values()]
         self._engines = {}
-        for thread in [each.end(is_written=False) for each in left]:
+        for thread in [each.end(is_written=False) for each in (*self._leaving, *left)]:
             thread.join()
 
     def _all(self) -> list[EngineLike]:
@@ -275,8 +266,7 @@ class Worker:
             self._deliver(engine.step())
             self._since = None
             self.steps += 1
-            self._unchecked.add(key)
-            self._idle_since = time.monotonic()
+            self._idle.ran(key)
 
     def _drain(self) -> bool:
         """Run what lies in the inbox; wait for it when there is nothing else to do."""
@@ -296,112 +286,15 @@ class Worker:
             self._since = time.monotonic()
             entry()
             self._since = None
-            self._unsaved = dict.fromkeys(self._engines, 0.0)  # a path to be kept, perhaps
+            self._idle.heard(self._engines)
 
     def _idle_work(self) -> float | None:
         """What is due now that nothing runs; returns when to come again, if nothing happens."""
-        now = time.monotonic()
-        check_at, save_at = (
-            self._idle_since + s for s in (self._check_after_s, self._save_after_s)
-        )
-        if self._unchecked and now >= check_at:
-            for key in self._unchecked:
-                self._engines[key].check_idle()
-            self._unchecked.clear()
-        if now >= save_at:
-            for key in [key for key, at in self._unsaved.items() if now >= at]:
-                self._save(key, now)
+        self._idle.work(self._engines)
         self._let_go()
-        due = [each.at for each in self._leaving]
-        due += [check_at] if self._unchecked else []
-        due += [max(save_at, at) for at in self._unsaved.values()]
+        due = [*self._idle.due(), *(each.at for each in self._leaving)]
         return max(0.0, min(due) - time.monotonic()) if due else None
 
-    def _save(self, key: str, now: float) -> None:
-        seconds = self._engines[key].save()
-        if seconds is None:
-            del self._unsaved[key]
-        else:
-            self._unsaved[key] = now + max(seconds, SAVE_EVERY_S)
-
     def _deliver(self, events: list[Event]) -> None:
-        """One hand-over to each event loop a step, in order."""
-        if self.has_let_go:  # there is no loop any more, perhaps
-            return
-        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Sink, Event]]] = {}
-        for event in events:
-            target = self._sinks.get(event.request_id)
-            if target is None:
-                continue
-            _, loop, sink = target
-            by_loop.setdefault(loop, []).append((sink, event))
-            if isinstance(event, Finished) and event.last:
-                del self._sinks[event.request_id]
-        for loop, pairs in by_loop.items():
-            loop.call_soon_threadsafe(_hand_over, pairs)
-
-
-class Inbox:
-    """A request's events, until ``get`` raises Busy: the engines were let go of."""
-
-    def __init__(self) -> None:
-        self._queue: asyncio.Queue[Event | None] = asyncio.Queue()
-        self.put_nowait: Sink = self._queue.put_nowait
-
-    def lose(self) -> None:
-        """After what has come, nothing more will."""
-        self._queue.put_nowait(None)
-
-    async def get(self) -> Event:
-        event = await self._queue.get()
-        if event is None:
-            self.lose()  # the end stays the end
-            raise Busy(STOPPING)
-        return event
-
-    async def batch(self) -> list[Event]:
-        """All that has come; waits for the first."""
-        events = [await self.get()]
-        while not self._queue.empty():
-            event = self._queue.get_nowait()
-            if event is None:
-                self.lose()
-                break
-            events.append(event)
-        return events
-
-
-class _Call(Generic[T]):
-    """What somebody awaits the result of."""
-
-    def __init__(self, function: Callable[[], T]) -> None:
-        self.future: Future[T] = Future()
-        self._function = function
-
-    def __call__(self) -> None:
-        _settle(self.future, self._function)
-
-    def refuse(self, error: BaseException) -> None:
-        if self.future.set_running_or_notify_cancel():
-            self.future.set_exception(error)
-
-
-async def beside(function: Callable[[], T]) -> T:
-    """Run ``function`` on a thread of its own, that the end of the process does not wait for."""
-    future: Future[T] = Future()
-    threading.Thread(target=_settle, args=(future, function), name="beside", daemon=True).start()
-    return await asyncio.wrap_future(future)
-
-
-def _settle(future: Future[T], function: Callable[[], T]) -> None:
-    if not future.set_running_or_notify_cancel():
-        return
-    try:
-        future.set_result(function())
-    except BaseException as error:
-        future.set_exception(error)
-
-
-def _hand_over(pairs: list[tuple[Sink, Event]]) -> None:
-    for sink, event in pairs:
-        sink(event)
+        if not self.has_let_go:  # else there is no loop any more, perhaps
+            self._sinks.deliver(events)

@@ -41,10 +41,10 @@ def test_kept_paths_are_written_when_nothing_has_run_for_a_while() -> None:
         await worker.call(lambda: engine.keep("s/main", IDS))
         await until(lambda: store.writes)
         assert store.writes == [(0, 100)]
-        await until(lambda: not worker._unchecked)  # the idle check is made as well
+        await until(lambda: not worker._idle.unchecked)  # the idle check is made as well
         # without any work: what is asked to be kept later is written too
         await worker.call(lambda: engine.keep("s/other", IDS[:50]))
-        await until(lambda: not worker._unsaved)
+        await until(lambda: not worker._idle.unsaved)
         worker.stop()
         assert broken == []
 
@@ -172,13 +172,13 @@ def test_what_was_refused_is_tried_again_by_an_idle_worker_when_it_is_time() -> 
         engine = await worker.install("a", lambda: scripted_engine(blocks=store, clock=clock))
         await answer(worker, "a")
         await worker.call(lambda: engine.keep("s/main", IDS))
-        await until(lambda: worker._unsaved.get("a", 0) > time.monotonic() + RETRY_S - 5)
-        at = worker._unsaved["a"]
+        await until(lambda: worker._idle.unsaved.get("a", 0) > time.monotonic() + RETRY_S - 5)
+        at = worker._idle.unsaved["a"]
         await asyncio.sleep(10 * SAVE_AFTER_S)
-        assert worker._unsaved == {"a": at}  # it has slept
+        assert worker._idle.unsaved == {"a": at}  # it has slept
         store.refuses = False
         clock.advance(RETRY_S)
-        worker._unsaved["a"] = 0.0
+        worker._idle.unsaved["a"] = 0.0
         worker.abort("nobody")  # wakes it
         await until(lambda: store.writes)
         worker.stop()
