@@ -18,6 +18,7 @@ between is the attention's arithmetic, N rows of it over the whole prefix, and s
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from array import array
@@ -29,6 +30,8 @@ from typing import Any, NamedTuple, Protocol
 HERE = Path(__file__).resolve().parent
 for root in (HERE.parent, HERE.parent / "kernels", HERE.parent / "sessions"):
     sys.path.insert(0, str(root))
+
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as the daemon has it; read with torch
 
 import torch  # noqa: E402
 import transformers  # noqa: E402
