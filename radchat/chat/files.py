@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import codecs
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from radchat.errors import InvalidInput
+from radchat.mentions import mentioned
 
 MAX_BYTES = 32 * 1024 * 1024
-_NAMED = re.compile(r'(?:^|(?<=\s))@(?:"([^"\n]+)"|(\S+))')
-_BEHIND = ".,;:!?)]}'\""  # what a sentence goes on with behind a name
 
 
 def decode(data: bytes, name: str) -> str:
@@ -40,8 +38,8 @@ def named_files(text: str) -> list[dict[str, str]]:
     is a word.
     """
     found = []
-    for quoted, bare in _NAMED.findall(text):
-        for name in (quoted,) if quoted else (bare, bare.rstrip(_BEHIND)):
+    for paths in mentioned(text):
+        for name in paths:
             if _is_file(name):
                 found.append(load(name))
                 break

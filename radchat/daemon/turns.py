@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from radchat.daemon.arguments import FileText, Generate
 from radchat.daemon.finding import Place, is_stored, point_of, target_of
 from radchat.errors import InvalidInput, NotFound, UsageError
+from radchat.mentions import mentioned
 from radchat_sessions.content import Part, text_part
 from radchat_sessions.messages import Message, NewMessage
 from radchat_sessions.store import Store
@@ -193,6 +194,12 @@ def file_parts(files: Sequence[FileText]) -> list[Part]:
 
 
 def shown(message: Message) -> str:
-    """What a person reads of a message in one line: ``@report.md summarise``."""
-    names = [f"@{p['name']}" for p in message.parts if p.get("type") == "file"]
-    return " ".join([*names, message.text] if message.text or not names else names)
+    """What a person reads of a message in one line: ``@report.md summarise``. A file that it names
+    itself stands where it does.
+    """
+    names = [str(part["name"]) for part in message.parts if part.get("type") == "file"]
+    if not names:
+        return message.text
+    said = {path.rpartition("/")[2] for paths in mentioned(message.text) for path in paths}
+    marked = [f"@{name}" for name in names if name not in said]
+    return " ".join([*marked, message.text] if message.text else marked)

@@ -11,12 +11,12 @@ from radchat.daemon.arguments import Generate
 from radchat.daemon.finding import Place
 from radchat.daemon.turns import Plan, plan_turn
 from radchat.errors import ContextOverflow
+from radchat.mentions import without_mentions
 from radchat_sessions.names import Names, auto_name
 from radchat_sessions.store import Store
 
 UNNAMED = "what-if"  # a branch whose text has no word to name it
 USUAL = {"temperature": 0.8}  # answers are to differ
-_FILE = re.compile(r'(?:^|(?<=\s))@(?:"[^"\n]+"|\S+)')  # as a chat takes it: @PATH
 _ASKING = re.compile(r"\W*what[\s-]+if\b", re.IGNORECASE)
 
 
@@ -44,7 +44,7 @@ def plans_of(store: Store, place: Place, ask: Generate) -> list[Plan]:
 
 def name_of(text: str) -> str:
     """A branch's, of the words that tell it from others: no files, no "what if" before them."""
-    words = _FILE.sub("", text)
+    words = without_mentions(text)
     asking = _ASKING.match(words)
     words = words[asking.end() :] if asking else words
     return auto_name(words) or auto_name(text) or UNNAMED
