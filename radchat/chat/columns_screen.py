@@ -11,11 +11,15 @@ import threading
 from collections.abc import Callable, Sequence
 
 from prompt_toolkit.input import create_input
+from prompt_toolkit.key_binding import KeyPress
+from prompt_toolkit.keys import Keys
 
 from radchat.chat.branches import Branch, Branches
 from radchat.chat.columns import Cell, Line, painted, plan
 from radchat.chat.footer import SEPARATOR, counted
+from radchat.chat.keyboard import is_quiet
 from radchat.chat.screen import Screen
+from radchat.chat.text import one_line
 from radchat.chat.turn import LAST_WORDS_S
 from radchat.errors import RadchatError
 from radchat.protocol import Event
@@ -67,6 +71,9 @@ class ColumnsScreen:
             "c-c": self._stop_all,
             "<sigint>": self._stop_all,
         }
+        self._later: list[KeyPress] | None = [] if is_quiet() else None  # for the prompt, if any
+        if self._later is not None:
+            keys |= {"enter": self._enter, "backspace": self._erase}
         self._screen: Screen[None] = Screen(
             self._paint,
             keys,
@@ -85,6 +92,7 @@ class ColumnsScreen:
         finally:
             self._events.close()  # of an end that was not theirs
             reader.join()
+            self._screen.leave_keys(self._later or [])
         if self._error is not None:
             raise self._error
 
@@ -104,8 +112,18 @@ class ColumnsScreen:
         self._selected = number % len(self._cells)
 
     def _typed(self, text: str) -> None:
-        if text.isdigit() and 0 < int(text) <= len(self._cells):
+        if self._later or (self._later is not None and not text.isdigit()):
+            self._later += map(KeyPress, text)
+        elif text.isdigit() and 0 < int(text) <= len(self._cells):
             self._select(int(text) - 1)
+
+    def _enter(self) -> None:
+        if self._later:
+            self._later.append(KeyPress(Keys.ControlM, "\r"))
+
+    def _erase(self) -> None:
+        if self._later:
+            self._later.pop()
 
     @property
     def _page(self) -> int:
@@ -152,6 +170,9 @@ class ColumnsScreen:
         for cell, branch in zip(self._cells, self._branches.all, strict=True):
             self._tell(cell, branch)
         told = self._notes[-1] if self._notes else ""
+        if self._later:
+            told = "typed for the prompt: " + "".join(key.data for key in self._later)
+            told = one_line(told)
         keys = next((each for each in KEYS if len(each) <= columns), KEYS[-1])
         footer = [SEPARATOR.join(part for part in (self._counts, told) if part), keys]
         return painted(

@@ -65,6 +65,11 @@ def quiet(*, marks_pastes: bool = False) -> Iterator[None]:
         termios.tcsetattr(sys.stdin.fileno(), termios.TCSANOW, before)
 
 
+def is_quiet() -> bool:
+    """Is a chat open, with a prompt that what is typed now may wait for?"""
+    return bool(_as_found)
+
+
 @contextlib.contextmanager
 def as_found() -> Iterator[None]:
     """For a program run from within a chat: the terminal as it was before. Ctrl+C is the program's

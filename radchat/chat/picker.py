@@ -38,7 +38,10 @@ def pick(chat: Chat) -> None:
         typed=press,
         colors=chat.host.paints(sys.stdout),
     )
-    screen.run()
+    try:
+        screen.run()
+    finally:
+        chat.prompt.hold()  # typed for where the chat was
     if work.result is not None:
         chat.moved(work.result)
 

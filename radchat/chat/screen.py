@@ -12,13 +12,15 @@ from typing import Generic, TypeAlias, TypeVar
 from prompt_toolkit.application import Application
 from prompt_toolkit.formatted_text import StyleAndTextTuples
 from prompt_toolkit.input import Input
-from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.input.typeahead import store_typeahead
+from prompt_toolkit.key_binding import KeyBindings, KeyPress, KeyPressEvent
 from prompt_toolkit.keys import Keys
 from prompt_toolkit.layout import FormattedTextControl, Layout, Window
 from prompt_toolkit.output import ColorDepth, Output
 from prompt_toolkit.utils import get_cwidth
 
 from radchat.chat.keys import ESCAPE_S
+from radchat.chat.typed_ahead import aside
 from radchat.chat.width import cluster_width, clusters
 
 Line: TypeAlias = list[tuple[str, str]]  # (style, text): "bold", "reverse", "fg:ansigreen", ""
@@ -29,7 +31,9 @@ REPAINT_S = 1 / 15  # at least, from one painting to the next
 
 
 class Screen(Generic[T]):
-    """``paint`` is asked for the lines whenever something has happened; what is more than the rows
+    """In a chat, keys typed before it is up are not its own: they wait for the prompt.
+
+    ``paint`` is asked for the lines whenever something has happened; what is more than the rows
     or the columns it was given is cut off. Its text must be clean (text.py).
 
     ``keys`` names keys as prompt_toolkit does ("up", "c-c", "escape", "x"); ``typed`` gets every
@@ -65,7 +69,8 @@ class Screen(Generic[T]):
 
     def run(self) -> T:
         """Until ``end``; its result. What a key or ``paint`` raises is raised here."""
-        return self._app.run(pre_run=self._begin)
+        with aside(self._app.input):
+            return self._app.run(pre_run=self._begin)
 
     def end(self, result: T) -> None:
         """From any thread; the first call counts."""
@@ -78,6 +83,10 @@ class Screen(Generic[T]):
     def refresh(self) -> None:
         """Something has changed; from any thread."""
         self._app.invalidate()
+
+    def leave_keys(self, keys: Sequence[KeyPress]) -> None:
+        """For who reads next, behind those typed before it."""
+        store_typeahead(self._app.input, list(keys))
 
     def suspend(self) -> None:
         """As Ctrl+Z does; the view is back after `fg`."""

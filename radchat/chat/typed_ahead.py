@@ -6,8 +6,10 @@ are held: their text is offered, and nothing of it is sent.
 
 from __future__ import annotations
 
+import contextlib
 import select
 import time
+from collections.abc import Iterator
 
 from prompt_toolkit.input import Input
 from prompt_toolkit.input.typeahead import get_typeahead, store_typeahead
@@ -15,7 +17,7 @@ from prompt_toolkit.input.vt100_parser import Vt100Parser
 from prompt_toolkit.key_binding import KeyPress
 from prompt_toolkit.keys import Keys
 
-from radchat.chat.keyboard import NEXT_PIECE_S
+from radchat.chat.keyboard import NEXT_PIECE_S, is_quiet
 from radchat.chat.text import unsent
 
 TAKEN_S = 2.0  # what somebody types without end is left to the prompt
@@ -37,6 +39,20 @@ def take(source: Input) -> None:
         if source.closed:
             break
     store_typeahead(source, keys + source.flush_keys())
+
+
+@contextlib.contextmanager
+def aside(source: Input) -> Iterator[None]:
+    """For a view that has keys of its own, and was not seen yet by who typed these: in a chat they
+    wait until it has ended, for the prompt.
+    """
+    if is_quiet():
+        take(source)
+    keys = get_typeahead(source) if is_quiet() else []
+    try:
+        yield
+    finally:
+        store_typeahead(source, [*keys, *get_typeahead(source)])
 
 
 def held(source: Input) -> list[KeyPress]:

@@ -492,6 +492,26 @@ def test_retry_k_in_a_chat_is_seen_in_columns_too(open_: Open, daemon: FakeDaemo
     assert daemon.asked("generate")[1]["head"] == speakers.head
 
 
+def test_in_a_chat_what_is_typed_before_and_during_the_columns_is_for_the_prompt(
+    open_: Open, speakers: Speakers, daemon: FakeDaemon
+) -> None:
+    """An Esc among it stops no answer that nobody has seen yet."""
+    terminal = open_("chat", "-c")
+    terminal.wait_for("> ")
+    terminal.type(f"/what-if {shlex.join(TEXTS)}\r\x1b[D/set seed 7\r")
+    terminal.wait_for("> 1 price")
+    assert daemon.asked("cancel") == []
+    terminal.type("2")  # nothing was typed before it: a column
+    terminal.wait_for("> 2 cost")
+    terminal.type("oo\x7fne of 3\r")
+    terminal.wait_for("typed for the prompt: one of 3")
+    daemon.script["generate"] = lambda _args: answer_events(["Hello"])
+    speakers.end_all()
+    wait_until(lambda: len(daemon.asked("generate")) == 2)
+    sent = daemon.asked("generate")[1]
+    assert (sent["text"], sent["options"]) == ("one of 3", {"seed": 7})
+
+
 def test_an_error_in_a_chat_leaves_the_answers_once_and_the_chat_open(
     open_: Open, speakers: Speakers
 ) -> None:

@@ -131,6 +131,20 @@ def test_a_fork_is_named_and_a_name_that_is_taken_is_asked_for_again(
     assert daemon.asked("sessions.prune") == []
 
 
+def test_keys_typed_before_it_is_seen_are_not_its_own(
+    chat: Open, daemon: FakeDaemon, tree: Tree
+) -> None:
+    """They would mark and delete; they are offered at the prompt, and not sent."""
+    terminal = chat("chat", "-c")
+    terminal.wait_for(at_prompt)
+    terminal.type("/tree\rkkdxy\r")
+    terminal.wait_for("q leave")
+    terminal.type("q")
+    terminal.wait_for(is_left)
+    terminal.wait_for("> kkdxy")
+    assert daemon.asked("sessions.prune") == daemon.asked("generate") == []
+
+
 def test_marks_are_asked_about_when_one_leaves(chat: Open, daemon: FakeDaemon, tree: Tree) -> None:
     terminal = opened(chat)
     terminal.type(KEYS["end"] + KEYS["up"] + "dq")
