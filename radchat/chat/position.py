@@ -56,14 +56,21 @@ class Position:
         return self.opening.client
 
     def settled(self) -> Client:
-        """The daemon, once an answer that was cut off is where this chat believes to stand."""
+        """The daemon, once an answer that was cut off has ended: this chat stands at it, or, where
+        nothing of it was kept, at its question.
+        """
         client = self.ready()
         answer = self._unsure
-        if answer is None or not answer.heard:
+        if answer is None:
             return client
         asked = {"where": self.host.here()["where"], "session": self.session.get("id")}
-        if not was_kept(client, asked, answer):
-            self.head = {"branch": answer.init.get("branch"), "message": answer.init.get("user")}
+        self.host.status("waiting for the last answer to end")
+        is_kept = was_kept(client, asked, answer)
+        self.host.status("")
+        if is_kept:
+            self.head = answer.begun
+        elif answer.heard:
+            self.head = {**answer.begun, "message": answer.init.get("user")}
             at = place(self.head["branch"], self.head["message"])
             self.host.note(f"nothing of the last answer was kept: going on from {at}")
         self._unsure = None
@@ -94,6 +101,7 @@ class Position:
             self.made.add(str(session["id"]))
         self.head = {"branch": session.get("branch"), "message": session.get("head")}
         self.answered = session.get("answered") or {}
+        self._unsure = None
         self.has_talked = bool(session.get("messages"))
 
     def moved(self, result: dict[str, Any]) -> None:

@@ -23,7 +23,8 @@ from radchat.errors import (
 )
 from radchat.wire import EventStream
 
-SETTLE_S = 3.0  # for a cut-off answer to be written down
+END_S = 30.0  # for a cut-off answer to end: a step of the model's is not broken off
+SETTLE_S = 3.0  # then, for one of which words were heard to be found: another daemon reads it anew
 LAST_WORDS_S = 0.07  # how long a cancelled answer may take to say how it ended
 
 
@@ -48,14 +49,19 @@ def run_turn(
 
 
 def was_kept(client: Client, asked: dict[str, Any], answer: Answer) -> bool:
-    """Is an answer that was cut off a message? Waits a little for it to be written down.
+    """Is an answer that was cut off a message? Waits for it to end, and to be written down.
 
     ``asked``: the session, and from where one asks.
     """
-    deadline = time.monotonic() + SETTLE_S
+    deadline = time.monotonic() + END_S
+    while client.call("cancel", request=answer.init.get("request"))["cancelled"]:
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.05)
+    deadline = time.monotonic() + (SETTLE_S if answer.heard else 0.0)
     while True:
         try:
-            client.call("log", **asked, n=1, head=answer.head)
+            client.call("log", **asked, n=1, head=answer.begun)
         except NotFound:
             if time.monotonic() > deadline:
                 return False

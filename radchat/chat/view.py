@@ -48,9 +48,13 @@ class Answer:
             return dict(self.done["head"])
         if not self.init:
             return None
+        return self.begun if self.heard else {**self.begun, "message": self.init.get("user")}
+
+    @property
+    def begun(self) -> dict[str, Any]:
+        """The answer itself, whether or not it will be a message."""
         answers = self.init.get("messages") or [None]
-        message = answers[0] if self.heard else self.init.get("user")
-        return {"branch": self.init.get("branch"), "message": message}
+        return {"branch": self.init.get("branch"), "message": answers[0]}
 
 
 def shows_markdown(host: Host, *, raw: bool) -> bool:

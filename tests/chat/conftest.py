@@ -194,10 +194,22 @@ def full_script() -> dict[str, Any]:
             Event("done", {**LOADED, "missing": 0, "computed": 340}),
         ],
         "cache.verify": lambda args: [Event("done", VERIFIED)],
-        "cancel": {"cancelled": True},
+        "cancel": cancels(),
         "status": {"state": "ready", "pid": 1, "model": "tiny", "device": "cpu", "usage": usage()},
         "defaults": {"settings": {"dtype": {"value": "auto", "from": "default"}}, "device": "cpu"},
     }  # fmt: skip
+
+
+def cancels() -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """An answer ends as soon as that is asked for."""
+    asked: set[str] = set()
+
+    def cancel(args: dict[str, Any]) -> dict[str, Any]:
+        goes_on = args["request"] not in asked
+        asked.add(args["request"])
+        return {"cancelled": goes_on}
+
+    return cancel
 
 
 @pytest.fixture

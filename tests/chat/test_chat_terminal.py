@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -229,6 +230,38 @@ def test_ctrl_c_in_mid_reply_keeps_the_part_and_is_back_at_once(
     assert sent(daemon, 2)[1]["head"] == {"branch": "main", "message": long("d9f1")}
     terminal.type("\x04")
     assert terminal.wait_end() == 0
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_a_message_after_a_quick_ctrl_c_waits_for_the_answer_to_end(
+    chat: Open, daemon: FakeDaemon, is_kept: bool
+) -> None:
+    """A step of the model's is not broken off, and may have brought words that were not heard."""
+    is_over = threading.Event()
+
+    def reading(args: dict[str, Any]) -> Any:
+        yield next(iter(answer_events([], message=long("eeee"))))
+        while not is_over.wait(0.02):
+            yield Event("progress", {"stage": "extend", "done": 1, "total": 10})
+
+    daemon.script["generate"] = reading
+    daemon.script["cancel"] = lambda args: {"cancelled": not is_over.is_set()}
+    if not is_kept:
+        daemon.script["log"] = NotFound("no message eeee")
+    terminal = chat("chat")
+    terminal.wait_for("> ")
+    terminal.type("hello\r")
+    terminal.wait_for("reading the prompt 10%")
+    terminal.type("\x03")
+    terminal.wait_for("cancelled: what came so far is kept", PATIENCE)
+    daemon.script["generate"] = lambda args: answer_events(["done"])
+    terminal.type("again\r")
+    sent(daemon, 4, "cancel")
+    assert len(daemon.asked("generate")) == 1
+    is_over.set()
+    at = long("eeee") if is_kept else long("c2aa")
+    assert sent(daemon, 2)[1]["head"] == {"branch": "main", "message": at}
+    terminal.wait_for("tok/s")
 
 
 def test_ctrl_c_before_the_first_word_gives_the_text_back(chat: Open, daemon: FakeDaemon) -> None:
