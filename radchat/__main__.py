@@ -66,8 +66,12 @@ def _run(argv: list[str]) -> int:
         return run(line, cli)
     except RadchatError as error:
         return _report(error, cli, json=json)
-    except (BrokenPipeError, KeyboardInterrupt, SystemExit):
+    except BrokenPipeError:
         raise
+    except (KeyboardInterrupt, SystemExit) as end:
+        if not json or (cli is not None and cli.has_data):
+            raise
+        return _report(_signal(end), cli, json=True)
     except Exception as error:
         return _report(_unexpected(error), cli, json=json, cause=error)
 
@@ -84,6 +88,15 @@ def _unexpected(error: Exception) -> Exception:
     from radchat.errors import RadchatError
 
     return RadchatError(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
+
+
+def _signal(end: BaseException) -> Exception:
+    """Ctrl+C or SIGTERM, as an error: with --json a failure is a document too."""
+    from radchat.errors import Interrupted, Terminated
+
+    if isinstance(end, KeyboardInterrupt):
+        return Interrupted("ended by Ctrl+C")
+    return Terminated("ended by SIGTERM")
 
 
 def _report(

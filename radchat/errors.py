@@ -11,7 +11,8 @@ other side as the same class. The message names the thing and the way out.
     ├── NotFound           66   session, branch, message, model
     ├── Unreachable        69   daemon, hub, model source
     ├── Busy               75   try again
-    └── ModelBroken         1   weights or tokenizer that cannot be used
+    ├── ModelBroken         1   weights or tokenizer that cannot be used
+    └── Interrupted       130   Ctrl+C, where JSON was asked for (143: SIGTERM)
 """
 
 from __future__ import annotations
@@ -105,6 +106,18 @@ class Busy(RadchatError):
 class ModelBroken(RadchatError):
     code = "model_broken"
     http_status = 500
+
+
+class Interrupted(RadchatError):
+    """What a signal ends, told as every other failure where JSON was asked for."""
+
+    code = "interrupted"
+    exit_code = 130
+
+
+class Terminated(Interrupted):
+    code = "terminated"
+    exit_code = 143
 
 
 _BY_CODE: dict[str, type[RadchatError]] = {

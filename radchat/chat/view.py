@@ -117,13 +117,23 @@ class View:
         closed. ``session``: told where one does not stand in it.
         """
         init = self.answer.init
-        if not init or (session and not self.answer.heard):
+        if not init:
             return "cancelled"
         if not session:
             return "cancelled: what came so far is kept"
+        if not self.answer.heard:
+            return self._unanswered(session)
         at = place(init.get("branch"), (init.get("messages") or [None])[0])
         on = f"; `{self.continues}` goes on" if self.continues else ""
         return f"cancelled: what came so far is kept in {session}{SEPARATOR}{at}{on}"
+
+    def _unanswered(self, session: str) -> str:
+        question = self.answer.init.get("user")
+        if question is None:
+            return "cancelled before an answer"
+        at = f"{session}{SEPARATOR}{place(self.answer.init.get('branch'), question)}"
+        on = "; `radchat retry` answers it" if self.continues else ""
+        return f"cancelled before an answer: the question is kept in {at}{on}"
 
     # --- events ---
 

@@ -67,6 +67,7 @@ class Cli:
     _config: Config | None = None
     _client: Client | None = None
     _has_told_settings: bool = False
+    has_data: bool = False  # the one JSON document is written, or about to be
 
     @property
     def places(self) -> Places:
@@ -166,7 +167,9 @@ class Cli:
 
     def data(self, value: Any) -> None:
         """The one JSON document."""
-        print(json.dumps(value))
+        text = json.dumps(value)
+        self.has_data = True
+        print(text)
 
     def tell(self, value: Mapping[str, Any], line: str) -> None:
         """What was done: the one JSON document, or a line on stderr."""

@@ -14,7 +14,7 @@ from radchat.chat.code_block import first_block
 from radchat.chat.text import one_line
 from radchat.chat.view import Answer, View, is_many, shows_markdown
 from radchat.cli.common import Cli, is_terminal
-from radchat.errors import RadchatError, UsageError
+from radchat.errors import Interrupted, RadchatError, Terminated, UsageError
 
 FORMATS = ("text", "json", "stream-json")
 LINE_TYPES = {
@@ -79,11 +79,10 @@ def talk(
     except (KeyboardInterrupt, SystemExit, RadchatError) as error:
         view.finish()
         if isinstance(error, KeyboardInterrupt):
-            _cancelled(cli, view)
+            raise _cancelled(cli, view, form) from error
         raise
     if view.is_cancelled:
-        _cancelled(cli, view)
-        raise KeyboardInterrupt
+        raise _cancelled(cli, view, form)
     if form == "text" and args["kind"] != "what-if":
         cli.moved(answer.done, was)
     if form == "json":
@@ -105,9 +104,19 @@ def _continues(args: Mapping[str, Any]) -> str | None:
     return None if args.get("ephemeral") else "radchat continue"
 
 
-def _cancelled(cli: Cli, view: View) -> None:
+def _cancelled(cli: Cli, view: View, form: str) -> BaseException:
+    """Ctrl+C: says what is kept and where; what ends the command, JSON's with the ids of it."""
     init = view.answer.init
-    cli.note(view.cancelled(one_line(str(init.get("name") or init.get("session")))))
+    line = view.cancelled(one_line(str(init.get("name") or init.get("session"))))
+    cli.note(line)
+    return Interrupted(line, **_begun(init)) if form == "json" else KeyboardInterrupt()
+
+
+def _begun(init: Mapping[str, Any]) -> dict[str, Any]:
+    """Where the answers were to be kept: an answer of which nothing was said is not."""
+    keys = ("session", "branch", "user", "messages", "branches")
+    begun = {key: init[key] for key in keys if init.get(key)}
+    return {"begun": begun} if begun else {}
 
 
 def _block(cli: Cli, text: str) -> str:
@@ -134,10 +143,18 @@ def _lines(cli: Cli, payload: dict[str, Any], *, extract: bool) -> Answer:
                     answer.done = event.data
                 elif event.name == "message":
                     answer.messages.append(event.data)
+                elif event.name == "init":
+                    answer.init = event.data
                 if event.name in LINE_TYPES:
                     _line(LINE_TYPES[event.name], event.data)
     except RadchatError as error:
         end_lines(error)
+        raise
+    except KeyboardInterrupt:
+        end_lines(Interrupted("ended by Ctrl+C", **_begun(answer.init)))
+        raise
+    except SystemExit:
+        end_lines(Terminated("ended by SIGTERM", **_begun(answer.init)))
         raise
     _line("result", {"is_error": False, **answer.done, **_extracted(answer, extract)})
     return answer

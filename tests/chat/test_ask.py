@@ -6,7 +6,9 @@ import json
 import os
 import signal
 import subprocess
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from radchat.errors import ContextOverflow, InvalidInput, UsageError
 from radchat.protocol import Event
 from tests.chat.conftest import Run
 from tests.chat.fake_server import FakeDaemon, answer_events
+from tests.chat.trees import long
 from tests.e2e.harness import clean_env, radchat
 
 
@@ -390,3 +393,75 @@ def test_a_signal_cancels_and_is_the_exit_code(
     assert b"Traceback" not in err
     assert out == b"" or out.endswith(b"\n")
     assert daemon.noticed_cancel.wait(60)
+
+
+def interrupted(
+    home: Path, daemon: FakeDaemon, *args: str, heard: bool, number: signal.Signals = signal.SIGINT
+) -> tuple[int, list[dict[str, Any]], str]:
+    """What `ask` ends with after a signal: its code, the documents of stdout, stderr's words."""
+    is_over = threading.Event()
+
+    def events(_args: dict[str, Any]) -> Iterator[Event]:
+        init, _start, word, *_rest = answer_events(["word"])
+        yield from (init, word) if heard else (init,)
+        yield Event("notice", {"text": "come so far"})
+        is_over.wait(60)
+
+    daemon.script["generate"] = events
+    process = subprocess.Popen(
+        radchat("--daemon", str(daemon.path), "ask", "hi", *args),
+        env=clean_env(home, RADCHAT_MODEL="tiny"),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    told = process.stdout if "stream-json" in args else process.stderr
+    assert told is not None
+    while "come so far" not in told.readline():
+        pass
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    is_over.set()
+    return (
+        process.returncode,
+        [json.loads(line) for line in out.splitlines()],
+        " ".join(err.split()),
+    )
+
+
+BEGUN = {
+    "session": long("e7f2"),
+    "branch": "main",
+    "user": long("c2aa"),
+    "messages": [long("d9f1")],
+}
+
+
+@pytest.mark.parametrize("heard", [True, False], ids=["heard", "unheard"])
+def test_ctrl_c_under_json_is_one_document_and_says_what_is_kept(
+    home: Path, daemon: FakeDaemon, heard: bool
+) -> None:
+    code, documents, err = interrupted(home, daemon, "--json", heard=heard)
+    kept = (
+        "cancelled: what came so far is kept in report-q3 · main@d9f1; `radchat continue` goes on"
+    )
+    if not heard:
+        kept = "cancelled before an answer: the question is kept in report-q3 · main@c2aa; "
+        kept += "`radchat retry` answers it"
+    error = {"code": "interrupted", "message": kept, "exit_code": 130, "begun": BEGUN}
+    assert (code, documents, err) == (130, [{"error": error}], kept)
+
+
+def test_every_form_of_json_ends_as_a_failure_does_also_by_a_signal(
+    home: Path, daemon: FakeDaemon
+) -> None:
+    for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+        form = ("--output-format", "stream-json")
+        ended, lines, _ = interrupted(home, daemon, *form, heard=True, number=number)
+        error, result = lines[-2:]
+        assert (ended, error["type"], error["begun"]) == (code, "error", BEGUN)
+        assert (result["type"], result["is_error"]) == ("result", True)
+        assert result["error"]["exit_code"] == code
+    ended, documents, _ = interrupted(home, daemon, "--json", heard=True, number=signal.SIGTERM)
+    assert (ended, [each["error"]["code"] for each in documents]) == (143, ["terminated"])

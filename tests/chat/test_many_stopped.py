@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 
 import pytest
@@ -151,3 +152,15 @@ def test_of_many_the_numbers_are_enough(open_: Open, daemon: FakeDaemon) -> None
         "cancelled: what came so far is kept in report-q3 · 1 a, 2 b, 3 c, 4 d, 7 g;",
         "`radchat switch 1` goes to one",
     ]
+
+
+def test_under_json_ctrl_c_is_a_document_with_every_branch(open_: Open, speakers: Speakers) -> None:
+    terminal = open_("what-if", *TEXTS, "--json")
+    speakers.say(0, "says this.")
+    terminal.wait_for("1 answering, 3 waiting")
+    terminal.type("\x03")
+    assert terminal.wait_end() == 130
+    screen = terminal.text.replace("\n", "")
+    error = json.loads(screen[screen.index("{") :])["error"]
+    assert error["message"].startswith("cancelled: what came so far is kept in report-q3 · 1 price")
+    assert [row["branch"] for row in error["begun"]["branches"]] == speakers.names
