@@ -151,9 +151,10 @@ def _file(chat: Chat, rest: str) -> None:
 
 
 def _retry(chat: Chat, rest: str) -> None:
-    if rest and not (rest.isdigit() and int(rest) > 0):
+    number = rest.removeprefix("-N").strip() or "1" * (not rest)
+    if not (number.isdigit() and int(number) > 0):
         raise UsageError("/retry [K]: how many answers")
-    generate(chat, kind="retry", n=int(rest or 1))
+    generate(chat, kind="retry", n=int(number))
 
 
 def _edit(chat: Chat, rest: str) -> None:

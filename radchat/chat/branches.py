@@ -211,7 +211,7 @@ def _run(numbers: Sequence[int]) -> str:
 
 def shared_line(num: int, shared: dict[str, Any] | None) -> str:
     """`4 branches · shared 8,371 tokens computed once · new 212`, from what was measured."""
-    line = counted(num, "branch").replace("branchs", "branches")
+    line = counted(num, "branch")
     if not shared:
         return line
     whole, cached, computed = (int(shared[key]) for key in ("tokens", "cached", "computed"))

@@ -21,8 +21,9 @@ def count(number: int) -> str:
 
 
 def counted(number: int, thing: str) -> str:
-    """1 token, 1,180 tokens"""
-    return f"{count(number)} {thing}{'' if number == 1 else 's'}"
+    """1 token, 1,180 tokens, 4 branches"""
+    many = "es" if thing.endswith("ch") else "s"
+    return f"{count(number)} {thing}{'' if number == 1 else many}"
 
 
 def short_count(number: int) -> str:

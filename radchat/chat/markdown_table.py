@@ -8,11 +8,10 @@ from itertools import zip_longest
 
 from radchat.chat.markdown_flow import Flow
 from radchat.chat.markdown_inline import BOLD, DIM, Span, spans
-from radchat.chat.width import width
+from radchat.chat.width import visible_width, width
 
 GAP = "  "
 NARROW = 6  # columns a cell needs to be read
-SGR = re.compile("\x1b\\[[0-9;]*m")
 _DIVIDES = re.compile(":?-+:?")
 _BAR = re.compile(r"(?<!\\)\|")
 
@@ -108,7 +107,7 @@ def _row(
     for parts in zip_longest(*columns, fillvalue=""):
         line = ""
         for part, room, side in zip(parts, widths, sides, strict=True):
-            free = max(room - width(SGR.sub("", part)), 0)
+            free = max(room - visible_width(part), 0)
             before = {"left": 0, "right": free, "center": free // 2}[side]
             line += f"{' ' * before}{part}{' ' * (free - before)}{GAP}"
         lines.append(line.rstrip())

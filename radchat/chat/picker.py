@@ -125,8 +125,7 @@ def _what(done: dict[str, Any]) -> str:
     """`5 messages, 1,204 tokens, 1 branch`"""
     parts = [counted(done["messages"], "message"), counted(done["tokens"], "token")]
     if done["branches"]:
-        number = len(done["branches"])
-        parts.append(f"{number} branch{'' if number == 1 else 'es'}")
+        parts.append(counted(len(done["branches"]), "branch"))
     if done["labels"]:
         parts.append(counted(done["labels"], "label"))
     return ", ".join(parts)

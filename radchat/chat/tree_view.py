@@ -67,13 +67,12 @@ def _fold(line: str, at: str, columns: int | None) -> list[str]:
 
 def _header(tree: Mapping[str, Any], cache: bool) -> str:
     messages = int(tree.get("num_messages", len(tree["messages"])))
-    branches = len(tree.get("branches") or {})
     parts = [f"session {one_line(str(tree.get('name') or '-'))} ({str(tree['session'])[:4]})"]
     if tree.get("model"):
         dtype = f" {tree['dtype']}" if cache and tree.get("dtype") else ""
         parts.append(one_line(str(tree["model"])) + dtype)
     parts.append(counted(messages, "message"))
-    parts.append(f"{branches} branch{'' if branches == 1 else 'es'}")
+    parts.append(counted(len(tree.get("branches") or {}), "branch"))
     line = "  ".join(parts)
     tiers = tree.get("tiers") or {}
     if cache and tiers:

@@ -106,6 +106,7 @@ def test_a_branch_name_cannot_drive_the_terminal() -> None:
 
 
 def test_one_thing_is_no_plural() -> None:
+    assert [footer.counted(number, "branch") for number in (1, 4)] == ["1 branch", "4 branches"]
     assert [footer.counted(number, "token") for number in (0, 1, 1180)] == [
         "0 tokens", "1 token", "1,180 tokens",
     ]  # fmt: skip

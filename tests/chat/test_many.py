@@ -474,11 +474,14 @@ def test_in_a_chat_a_line_each_and_ctrl_c_leaves_the_chat_open(
     assert terminal.wait_end() == 0
 
 
-def test_retry_k_in_a_chat_is_seen_in_columns_too(open_: Open, daemon: FakeDaemon) -> None:
+@pytest.mark.parametrize("line", ["/retry 4", "/retry -N 4"])
+def test_retry_k_in_a_chat_is_seen_in_columns_too(
+    open_: Open, daemon: FakeDaemon, line: str
+) -> None:
     speakers = Speakers(daemon, [], samples=4)
     terminal = open_("chat", "-c")
     terminal.wait_for("> ")
-    terminal.type("/retry 4\r")
+    terminal.type(f"{line}\r")
     terminal.wait_for("4 answers at c0c0")
     speakers.say_all("says this. ")
     terminal.wait_for(lambda t: t.text.count("says this.") == 4)
