@@ -6,6 +6,7 @@ the engine's step keeps nobody from leaving.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from radchat.chat.screen import Line, Screen
 
 EVERY_S = 1.0
+TRIES = 10
 Look = Callable[[], dict[str, Any]]
 
 
@@ -31,8 +33,20 @@ def show(host: Host, look: Look, *, every_s: float = EVERY_S, once: bool = False
 
         Top(look, every_s, colors=host.paints(sys.stdout)).run()
         return
-    for line in top_view.lines(look(), host.columns):
+    for line in top_view.lines(look_once(host, look), host.columns):
         host.out(line)
+
+
+def look_once(host: Host, look: Look) -> dict[str, Any]:
+    """Where there is no next look, the engine's step is waited for, in tries of a second each."""
+    try:
+        for _ in range(TRIES - 1):
+            with contextlib.suppress(Busy):
+                return look()
+            host.status("waiting for the engine's step")
+        return look()
+    finally:
+        host.status("")
 
 
 @dataclass(frozen=True, slots=True)

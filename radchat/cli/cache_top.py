@@ -24,10 +24,10 @@ def top(
     """
     if every is not None and not every > 0:
         raise UsageError(f"-n {every:g}: want more than 0 seconds between two looks")
+    from radchat.chat import top as view
+
     cli = common.of(ctx)
     if cli.json:
-        cli.data(cli.call("cache.top"))
+        cli.data(view.look_once(cli, lambda: cli.call("cache.top")))
     else:
-        from radchat.chat import top as view
-
         view.show(cli, lambda: cli.call("cache.top"), every_s=every or view.EVERY_S, once=once)

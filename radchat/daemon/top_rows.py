@@ -87,7 +87,7 @@ class Row:
             self.pinned += held
         else:
             self.evictable += held
-        if at is not None and (self.goes is None or at < self.goes):
+        if held and at is not None and (self.goes is None or at < self.goes):
             self.goes, self.next = at, held
         self.last_used = max(self.last_used or 0.0, node.last_used)
         if held > self._most:  # the node with most of it speaks

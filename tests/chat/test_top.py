@@ -147,6 +147,16 @@ def test_without_a_screen_it_looks_once(run: Run, daemon: FakeDaemon) -> None:
     assert run("cache", "top").code == 75
 
 
+@pytest.mark.parametrize("args", [["--once"], ["--json"]], ids=str)
+def test_one_look_waits_for_a_long_step(run: Run, daemon: FakeDaemon, args: list[str]) -> None:
+    busy = Busy("the engine has been in one step for 3 s: try again later")
+    answers = going(busy, busy, of([row("price", 329)]))
+    daemon.script["cache.top"] = lambda _args: next(answers)
+    done = run("cache", "top", *args)
+    assert (done.code, done.err) == (0, "")
+    assert "price" in done.out
+
+
 def going(*results: dict[str, Any] | RadchatError) -> Iterator[dict[str, Any] | RadchatError]:
     return itertools.chain(results, itertools.repeat(results[-1]))
 

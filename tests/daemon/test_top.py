@@ -36,6 +36,7 @@ async def top(at: House) -> dict[str, Any]:
         assert sum(row[f"{key}_tokens"] for row in rows) == found[f"{key}_tokens"]
     ranks = [row["lru_rank"] for row in rows if row["lru_rank"]]
     assert ranks == list(range(1, len(ranks) + 1))
+    assert all(row["held_tokens"] for row in rows if row["lru_rank"])  # there is something to free
     owners = [(row["kind"], row["session"], row["branch"]) for row in rows]
     assert len(owners) == len(set(owners))
     return found
