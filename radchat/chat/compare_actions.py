@@ -37,7 +37,9 @@ def diff(chat: Chat, rest: str) -> None:
     told = (
         diff_view.stat(what)
         if "stat" in said
-        else diff_view.lines(what, words="words" in said, paint=chat.host.paint)
+        else diff_view.lines(
+            what, words="words" in said, columns=chat.host.columns, paint=chat.host.paint
+        )
     )
     for line in told:
         chat.host.out(line)

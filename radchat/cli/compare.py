@@ -74,7 +74,11 @@ def diff(
     if cli.json:
         cli.data(diff_view.to_json(what, words=words))
         return
-    told = diff_view.stat(what) if stat else diff_view.lines(what, words=words, paint=cli.paint)
+    told = (
+        diff_view.stat(what)
+        if stat
+        else diff_view.lines(what, words=words, columns=cli.columns, paint=cli.paint)
+    )
     for line in told:
         cli.out(line)
 

@@ -120,6 +120,13 @@ def test_a_terminal_has_columns_where_they_fit(home: Path, daemon: FakeDaemon) -
             assert b"\x1b" not in terminal.raw
 
 
+def test_a_narrow_terminal_breaks_a_difference_at_words(home: Path, daemon: FakeDaemon) -> None:
+    command = radchat("--daemon", str(daemon.path), "diff", *BOTH)
+    with Terminal(command, clean_env(home, TERM="dumb"), columns=20) as terminal:
+        terminal.wait_for("Margin stays.")
+        assert "-Revenue would\n-  fall by 4 %.\n+Revenue would\n" in terminal.text
+
+
 def shows(text: str, terminal: Terminal) -> bool:
     return text in terminal.everything
 

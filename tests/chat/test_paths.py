@@ -183,6 +183,39 @@ def test_colour_is_added_to_marks_and_changes_no_letter() -> None:
     assert told == WORDED
 
 
+LONG = "the quick brown fox jumps over the lazy dog"
+BROKEN = """\
+-the quick brown
+-  fox jumps over
+-  the lazy dog
++the quick brown
++  fox jumps over
++  the lazy cat
+   https://long.example/a/b/c"""
+WORDS_BROKEN = """\
+the quick brown fox
+  jumps over the lazy
+  <red>[-dog-]</><green>{+cat+}</>"""
+
+
+def test_lines_wider_than_the_terminal_are_broken_at_words_below_their_mark() -> None:
+    def paint(text: str, style: str) -> str:
+        return f"<{style}>{text}</>" if style in ("red", "green") else text
+
+    link = "\n  https://long.example/a/b/c"
+    logs = {
+        "a": [said("aaaa", "assistant", LONG + link)],
+        "b": [said("bbbb", "assistant", LONG.replace("dog", "cat") + link)],
+    }
+    what = beside(lambda ref: {**call("price"), "messages": logs[ref]}, list(logs))
+    told = diff_view.lines(what, columns=20)[5:]
+    assert "\n".join(told) == BROKEN
+    painted = diff_view.lines(what, columns=22, words=True, paint=paint)[5:]
+    assert "\n".join(painted[:3]) == WORDS_BROKEN
+    assert diff_view.lines(what, columns=20, paint=paint)[6] == "<red>-  fox jumps over</>"
+    assert diff_view.lines(what, columns=80) == diff_view.lines(what)
+
+
 def test_what_is_far_from_a_change_is_counted_not_shown() -> None:
     lines = [f"line {n}" for n in range(30)]
     changed = [*lines[:15], "other", *lines[16:]]
