@@ -209,18 +209,22 @@ def _run(numbers: Sequence[int]) -> str:
     return f"{numbers[0]}-{numbers[-1]}" if len(numbers) > 1 else str(numbers[0])
 
 
-def shared_line(num: int, shared: dict[str, Any] | None) -> str:
+def shared_line(num: int, done: dict[str, Any]) -> str:
     """`4 branches · shared 8,371 tokens computed once · new 212`, from what was measured."""
     line = counted(num, "branch")
+    shared = done.get("shared")
     if not shared:
         return line
-    whole, cached, computed = (int(shared[key]) for key in ("tokens", "cached", "computed"))
+    keys = ("tokens", "cached", "computed", "new")
+    whole, cached, computed, new = (int(shared[key]) for key in keys)
     is_read = cached + computed == whole  # else it was ended before
+    ran = int(done["cache"]["computed"])  # a few tokens are not worth waiting for: each runs them
+    how = "computed once" if is_read and ran <= computed + new else "computed"
     text = f"{line} · shared {counted(whole, 'token')}"
     if cached and computed:
-        text += f", {cached:,} of them cached, {computed:,} computed{' once' * is_read}"
+        text += f", {cached:,} of them cached, {computed:,} {how}"
     elif is_read:
-        text += " computed once" if computed else ", all cached"
+        text += f" {how}" if computed else ", all cached"
     else:
         text += f", {cached or computed:,} of them {'cached' if cached else 'computed'}"
-    return f"{text} · new {int(shared['new']):,}" if is_read else text
+    return f"{text} · new {new:,}" if is_read else text

@@ -214,7 +214,7 @@ class ManyView(View):
             return  # ``cancelled`` says it in a line
         self._tell_cut()
         if len(each) > 1:
-            self.note(shared_line(len(each), self.answer.done.get("shared")))
+            self.note(shared_line(len(each), self.answer.done))
         if left:
             on = f"; {self._way_back(left)}" if self.continues else ""
             self.note(f"without an answer: {named(left)}{on}")

@@ -342,19 +342,24 @@ def test_one_that_failed_does_not_hide_the_others(run: Run, speakers: Speakers) 
 
 
 @pytest.mark.parametrize(
-    ("cached", "computed", "told"),
+    ("cached", "computed", "ran", "told"),
     [
-        (0, 900, "900 tokens computed once · new 20"),
-        (900, 0, "900 tokens, all cached · new 20"),
-        (800, 100, "900 tokens, 800 of them cached, 100 computed once · new 20"),
-        (0, 500, "900 tokens, 500 of them computed"),
-        (40, 460, "900 tokens, 40 of them cached, 460 computed"),
-        (40, 0, "900 tokens, 40 of them cached"),
+        (0, 900, 920, "900 tokens computed once · new 20"),
+        (0, 900, 1820, "900 tokens computed · new 20"),
+        (900, 0, 22, "900 tokens, all cached · new 20"),
+        (800, 100, 120, "900 tokens, 800 of them cached, 100 computed once · new 20"),
+        (894, 6, 32, "900 tokens, 894 of them cached, 6 computed · new 20"),
+        (0, 500, 500, "900 tokens, 500 of them computed"),
+        (40, 460, 460, "900 tokens, 40 of them cached, 460 computed"),
+        (40, 0, 0, "900 tokens, 40 of them cached"),
     ],
 )
-def test_what_was_computed_is_told_and_no_more(cached: int, computed: int, told: str) -> None:
+def test_what_was_computed_is_told_and_no_more(
+    cached: int, computed: int, ran: int, told: str
+) -> None:
     shared = {"tokens": 900, "cached": cached, "computed": computed, "new": 20}
-    assert shared_line(2, shared) == f"2 branches · shared {told}"
+    done = {"shared": shared, "cache": {"computed": ran}}
+    assert shared_line(2, done) == f"2 branches · shared {told}"
 
 
 # --- what is asked ---
