@@ -7,6 +7,8 @@ begun; where it became narrower the terminal breaks it, where it became wider it
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
 
 from radchat.chat.markdown_inline import BREAKS, Span
 from radchat.chat.width import cluster_width, clusters, width
@@ -53,7 +55,7 @@ class Flow:
 
     def add(self, spans: Sequence[Span]) -> None:
         """Whole words, and the spaces and line ends between them."""
-        for atom in _atoms(spans):
+        for atom in _atoms(_whole(spans)):
             blank = [(style, text) for style, text in atom if text.isspace()]
             word = atom[: len(atom) - len(blank)]
             if word:
@@ -67,7 +69,7 @@ class Flow:
     def line(self, spans: Sequence[Span], made: str = "") -> None:
         """A line as it is; ``made``: the rest of it, with styles already."""
         self.end_line()
-        self._hang = []
+        self._hang, spans = [], _whole(spans)
         if self._cuts:
             self._cut(spans)
         else:
@@ -130,6 +132,19 @@ class Flow:
                 ("\x1b[0m" if self._style else "") + (f"\x1b[{style}m" if style else "")
             )
             self._style = style
+
+
+def _whole(spans: Sequence[Span]) -> Sequence[Span]:
+    """What a terminal draws as one is of one style."""
+    if len(spans) < 2 or all(text.isascii() for _, text in spans):
+        return spans
+    styles = [style for style, text in spans for _ in text]
+    at, pieces = 0, list[Span]()
+    for cluster in clusters("".join(text for _, text in spans)):
+        pieces.append((styles[at], cluster))
+        at += len(cluster)
+    same = groupby(pieces, key=itemgetter(0))
+    return [(style, "".join(text for _, text in some)) for style, some in same]
 
 
 def _width(spans: Sequence[Span]) -> int:

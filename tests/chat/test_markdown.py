@@ -260,6 +260,7 @@ def test_what_is_shown_as_it_is(text: str) -> None:
         ("重点内容。请看", 8, ["重点内", "容。请看"]),
         ("see abcdefghijkl", 8, ["see", "abcdefgh", "ijkl"]),
         ("- 1. x\n- ```py\n  a\n  ```\n- b", 9, ["- 1. x", "-", "```py", "a", "```", "- b"]),
+        ("```py\n❤️**\n```", 2, ["``", "`p", "y", "❤️", "**", "``", "`"]),
         ("```\nnever closed\n  # x *y*", 20, ["```", "never closed", "  # x *y*"]),
         ("````md\n```py\nx\n```\n````\n*z*", 9, ["````md", "```py", "x", "```", "````", "z"]),
         ("> ```\n> x *y*\nz *w*", 9, ["> ```", "> x *y*", "z w"]),
