@@ -55,6 +55,7 @@ class Opening:
         self._on_open = on_open
         self._on_change = on_change
         self._say = say
+        self._is_over = False
         self._is_open = threading.Event()
         self._has_news = threading.Event()  # it is open, or something is waited for
         self._thread = threading.Thread(target=self._run, name="opening", daemon=True)
@@ -80,8 +81,8 @@ class Opening:
         return not self._thread.is_alive()
 
     def show(self, text: str) -> None:
-        """The same words again are no reason to paint."""
-        if text != self.text:
+        """The same words again are no reason to paint; once all is open nothing is shown."""
+        if text != self.text and not self._is_over:
             self.text = text
             self._has_news.set()
             self._on_change()
@@ -103,6 +104,7 @@ class Opening:
             self._is_open.set()
             self._has_news.set()
             self.show("")
+            self._is_over = True
 
     def _load(self, client: Client, opened: dict[str, Any]) -> None:
         model = {**self._model}

@@ -82,7 +82,10 @@ class Position:
         if method in HEADED:
             args["head"] = self.head
         where = self.host.here()["where"]
-        return dict(client.call(method, where=where, session=self.session.get("id"), **args))
+        try:
+            return dict(client.call(method, where=where, session=self.session.get("id"), **args))
+        finally:
+            self.host.status("")
 
     def stream(self, method: str, *keys: str, **args: Any) -> EventStream:
         """As ``call``, for what comes in events; ``keys``: of what the chat's answers are made."""

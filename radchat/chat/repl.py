@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -54,7 +55,7 @@ class Chat(Position):
         keys = ("model", "dtype", "exact")
         return Opening(
             # the thread that connects has a prompt below it: it writes nothing of its own accord
-            lambda: self.host.connect(on_wait=self.opening.show, on_notice=self._say),
+            lambda: self.host.connect(on_wait=self._waiting, on_notice=self._say),
             session={
                 **({} if start.at is None else {"at": start.at}),
                 "where": where,
@@ -69,6 +70,15 @@ class Chat(Position):
             on_change=self.prompt.refresh,
             say=self._say,
         )
+
+    def _waiting(self, text: str) -> None:
+        """For the daemon: below the prompt while the chat opens; later, for a new one, where there
+        is no prompt.
+        """
+        if threading.current_thread() is threading.main_thread():
+            self.host.status(text)
+        else:
+            self.opening.show(text)
 
     def _opened(self, session: dict[str, Any]) -> None:
         """Told by the opening thread; the loop reads these only after ``ready``."""

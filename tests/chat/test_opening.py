@@ -122,6 +122,8 @@ def test_the_prompt_is_painted_again_only_where_there_is_something_new(
     assert opening.error is None
     assert painted == ["loading tiny 0%", "loading tiny 40%", "loading tiny 100%", ""]
     assert opening.loaded["context"] == 512
+    opening.show("starting the daemon")  # another one, later: nobody would take it back
+    assert opening.text == ""
 
 
 def test_what_connects_below_a_prompt_leaves_the_terminal_alone(daemon: FakeDaemon) -> None:

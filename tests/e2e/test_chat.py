@@ -163,6 +163,8 @@ def test_a_chat_whose_daemon_is_killed_in_mid_answer_goes_on_from_what_was_said(
     terminal.type("/set max_tokens 6\r")
     terminal.settle()
     say(terminal, "go on", "main@")
+    terminal.wait_for(lambda t: " · ctx " in t.lines[-1])
+    assert "daemon" not in terminal.lines[-1]  # it was waited for, and is there
     said = shell.call("log")["messages"]
     assert [m["text"] for m in said if m["role"] == "user"] == ["hello", "say very much", "go on"]
     assert [m["finish_reason"] for m in said[1::2]] == ["length", "abort", "length"]
