@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from radchat.chat.screen import Line, Screen
 
 EVERY_S = 1.0
+RESTS = 9  # times as long as a look took, at least, until the next: it keeps the daemon from others
 TRIES = 10
 Look = Callable[[], dict[str, Any]]
 
@@ -101,7 +102,7 @@ class Top:
                 self._screen.end(error)
                 return
             self._screen.refresh()
-            self._left.wait(self._every_s)
+            self._left.wait(max(self._every_s, RESTS * (self._seen.result.get("look_s") or 0)))
 
     def _look_now(self) -> _Seen:
         try:

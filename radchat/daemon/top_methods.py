@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from radchat.daemon.cache_methods import CacheMethods
@@ -27,21 +28,23 @@ class TopMethods(CacheMethods):
         tier = await self._disk.tier()
         stored, ephemeral = self._desk.stored, self._desk.ephemeral
 
-        def look() -> Table:
+        def look() -> tuple[Table, float]:
+            began = time.perf_counter()
             table = Table(snapshot)
             table.add(stored, self._blocks_by_session(loaded))
             table.add(ephemeral, None)
             tokens = NO_TOKENS if stats is None else stats["tokens"]
             table.share_out(tokens["total"] - tokens["free"], tokens["locked"])
-            return table
+            return table, time.perf_counter() - began
 
-        table = await self._desk.run(look)
+        table, look_s = await self._desk.run(look)
         return {
             "model": None if loaded is None else loaded.name,
             "dtype": None if loaded is None else loaded.dtype,
             **stats_json(stats, tier),
             "running": 0 if stats is None else stats["running"],
             "waiting": 0 if stats is None else stats["waiting"],
+            "look_s": look_s,  # on the desk, which keeps running answers, too
             "answers": table.answers,
             "rows": table.rows(),
         }

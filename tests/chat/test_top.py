@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -201,6 +202,22 @@ def test_live_a_branch_goes_from_the_device_to_disk(daemon: FakeDaemon, home: Pa
     assert raw.index(b"\x1b[?1049h") < raw.index(b"\x1b[?1049l")
     assert raw.rindex(b"\x1b[?1049l") > raw.rindex(b"price"), "nothing of it stays behind"
     assert b"G>D" in raw
+
+
+def test_where_a_look_takes_long_it_looks_less_often(daemon: FakeDaemon, home: Path) -> None:
+    looked = []
+
+    def look(_args: dict[str, Any]) -> dict[str, Any]:
+        looked.append(time.monotonic())
+        return of([row("price", 329)], look_s=0.1)
+
+    daemon.script["cache.top"] = look
+    command = radchat("--daemon", str(daemon.path), "cache", "top", "-n", "0.01")
+    with Terminal(command, clean_env(home)) as terminal:
+        terminal.wait_for(lambda _: len(looked) >= 3)
+        terminal.type("q")
+        assert terminal.wait_end() == 0
+    assert all(after - before >= 0.9 for before, after in itertools.pairwise(looked[:3]))
 
 
 @pytest.mark.parametrize("key", ["\x1b", "\x03"])

@@ -75,6 +75,7 @@ def of(rows: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
         "bytes_per_token": 2**18,
         "running": 0,
         "waiting": 0,
+        "look_s": 0.0,
         "answers": [],
         "rows": rows,
         **more,
