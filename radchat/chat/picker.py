@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from radchat.chat.footer import counted
 from radchat.chat.picker_paint import paint
 from radchat.chat.picker_state import Picker, Wish
-from radchat.errors import Busy, RadchatError
+from radchat.errors import Busy, NotFound, RadchatError
 
 if TYPE_CHECKING:
     from radchat.chat.repl import Chat
@@ -36,6 +37,7 @@ def pick(chat: Chat) -> None:
         lambda columns, rows: paint(work.picker, columns, rows),
         keys,
         typed=press,
+        pasted=work.picker.paste,
         colors=chat.host.paints(sys.stdout),
     )
     try:
@@ -71,6 +73,9 @@ class _Work:
                     return self._do(wish)
                 wish = self._prune(wish)
             except RadchatError as error:
+                if isinstance(error, NotFound):  # gone, or renamed, meanwhile
+                    with contextlib.suppress(RadchatError):
+                        self.picker.renew(self._tree())
                 self.picker.again(asked, error.message)
                 return False
         return False

@@ -5,6 +5,7 @@ What a key wants of the daemon is a ``Wish``; what comes of it comes back by ``r
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -68,13 +69,20 @@ class Picker(Shown):
         }.get(self.mode, self._line_key)
         return handler(key)
 
+    def paste(self, text: str) -> None:
+        """Into the line that is typed; elsewhere it is no key."""
+        if self.mode in ("find", "fork", "label"):
+            self.typed += re.sub(r"\s+", " ", text)
+            if self.mode == "find":
+                self.find(self.typed)
+
     def say(self, text: str) -> None:
         self.notice = text
 
     def again(self, wish: Wish, why: str) -> None:
         """What was typed was not good: there it is."""
         self.notice, self._next = why, None
-        if wish.what in ("fork", "label"):
+        if wish.what in ("fork", "label") and wish.message == self.cursor:
             self.mode, self.typed = wish.what, wish.text
 
     def ask(self, question: str) -> None:

@@ -37,7 +37,7 @@ class Screen(Generic[T]):
     or the columns it was given is cut off. Its text must be clean (text.py).
 
     ``keys`` names keys as prompt_toolkit does ("up", "c-c", "escape", "x"); ``typed`` gets every
-    other character. Both are called on the thread of ``run``.
+    other character, ``pasted`` what is pasted at once. All are called on the thread of ``run``.
     """
 
     def __init__(
@@ -46,6 +46,7 @@ class Screen(Generic[T]):
         keys: Mapping[str, Callable[[], None]],
         *,
         typed: Callable[[str], None] | None = None,
+        pasted: Callable[[str], None] = lambda _text: None,
         every_s: float | None = None,
         colors: bool = True,
         input: Input | None = None,  # noqa: A002 - prompt_toolkit's word for it
@@ -55,7 +56,7 @@ class Screen(Generic[T]):
         self._paint = paint
         self._app: Application[T] = Application(
             layout=Layout(Window(FormattedTextControl(self._text, show_cursor=False))),
-            key_bindings=_bindings(keys, typed),
+            key_bindings=_bindings(keys, typed, pasted),
             full_screen=True,
             color_depth=None if colors else ColorDepth.DEPTH_1_BIT,
             refresh_interval=every_s,
@@ -126,13 +127,16 @@ def _steady(cluster: str) -> str:
 
 
 def _bindings(
-    keys: Mapping[str, Callable[[], None]], typed: Callable[[str], None] | None
+    keys: Mapping[str, Callable[[], None]],
+    typed: Callable[[str], None] | None,
+    pasted: Callable[[str], None],
 ) -> KeyBindings:
     bindings = KeyBindings()
     for name, action in keys.items():
         _bind(bindings, name, action)
     if "c-z" not in keys:
         bindings.add("c-z")(lambda event: event.app.suspend_to_background())
+    bindings.add(Keys.BracketedPaste)(lambda event: pasted(event.data))
     if typed is not None:
 
         @bindings.add(Keys.Any)

@@ -108,6 +108,25 @@ def test_a_name_is_asked_for_a_fork_and_none_is_a_name_too() -> None:
     assert pressed(on, "q") == Wish("leave")
 
 
+def test_a_paste_is_text_of_the_line_that_is_typed_and_else_nothing() -> None:
+    on = picker()
+    on.paste("q")
+    assert on.mode == "walk"
+    pressed(on, "f")
+    on.paste(" a name\nof two ")
+    assert pressed(on, "enter") == Wish("fork", long("d9f1"), "a name of two")
+
+
+def test_a_name_for_what_is_gone_is_not_asked_for_again() -> None:
+    on = picker()
+    wish = pressed(on, "end", "f", "x", "enter")
+    assert wish is not None
+    tree = report()
+    on.renew({**tree, "messages": [m for m in tree["messages"] if m["id"] != wish.message]})
+    on.again(wish, "no message e1c7")
+    assert (on.mode, on.notice) == ("walk", "no message e1c7")
+
+
 def test_a_label_is_asked_for_and_an_empty_one_is_none() -> None:
     assert pressed(picker(), "l", *"good", "enter") == Wish("label", long("d9f1"), "good")
     on = picker()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from radchat.errors import Busy, RadchatError, UsageError
+from radchat.errors import Busy, NotFound, RadchatError, UsageError
 from tests.chat.conftest import Open
 from tests.chat.fake_server import FakeDaemon
 from tests.chat.talking import sent
@@ -129,6 +129,25 @@ def test_a_fork_is_named_and_a_name_that_is_taken_is_asked_for_again(
     terminal.type("\x1b")
     terminal.wait_for(is_left)
     assert daemon.asked("sessions.prune") == []
+
+
+def test_what_is_pasted_is_text_and_what_is_gone_meanwhile_is_seen_to_be(
+    chat: Open, daemon: FakeDaemon, tree: Tree
+) -> None:
+    terminal = opened(chat)
+    terminal.type("\x1b[200~q\x1b[201~")  # no key
+    terminal.type("l\x1b[200~well\nput\x1b[201~\r")
+    terminal.wait_for("well put  <- HEAD  G")
+    terminal.type("/\x1b[200~cost -5\x1b[201~")
+    terminal.wait_for("1 with cost -5")
+    terminal.type("\x1b")
+    terminal.wait_for(lambda screen: bool(row(screen, "e1c7")))
+    daemon.script["switch"] = lambda _args: NotFound("no branch costs")
+    tree.prune({"marked": [long("c3b4")], "dry_run": False})  # by another terminal
+    terminal.type(KEYS["end"] + "\r")
+    terminal.wait_for("no branch costs")
+    terminal.wait_for(lambda screen: not row(screen, "e1c7"))
+    assert [args["ref"] for args in daemon.asked("switch")] == ["costs"]
 
 
 def test_keys_typed_before_it_is_seen_are_not_its_own(
