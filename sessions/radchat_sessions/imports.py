@@ -21,6 +21,10 @@ from radchat_sessions.exports import FORMAT
 from radchat_sessions.messages import Role
 from radchat_sessions.reading import Document
 
+NO_JSON = (
+    "it is not JSON. What can be imported: an export as json or jsonl (md is for reading), OpenAI "
+    "messages, llm's logs.db"
+)
 SQLITE = b"SQLite format 3\0"
 _ROLES: Mapping[str, Role] = {
     "system": "system", "developer": "system", "user": "user", "assistant": "assistant",
@@ -63,6 +67,8 @@ def _values(text: str) -> tuple[list[Json], bool]:
     try:
         return [_loads(text)], False
     except ValueError as error:
+        if text.lstrip()[0] not in "[{":
+            raise Unreadable(NO_JSON) from error
         lines = [(n, line) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
         if len(lines) < 2:
             raise Unreadable(f"it is not JSON: {_why(error)}") from error

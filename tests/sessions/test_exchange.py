@@ -326,6 +326,7 @@ def test_a_damaged_document_is_refused_and_nothing_of_the_import_stays(
         ("", "empty"),
         ("  \n ", "empty"),
         ("not json", "not JSON"),
+        ("# talk\n\n**user**\n", "an export as json or jsonl"),
         ("{", "not JSON"),
         ('{"format": "radchat-session", "version": 1}\n{"id"', "line 2 is not JSON"),
         ("[]", "no session, no list"),
