@@ -27,6 +27,7 @@ WIDE = 110  # columns from which on there is room for words
 HEAD = ["lru", "kv", "now", "lock", "tokens", "room", "used", "hits"]
 GO_FIRST = ("hits", "room", "used", "tokens", "lock", "now")  # where there is no room for all
 RIGHT = ("lru", "tokens", "room", "hits")
+SEVERAL = "(several)"  # sessions that have it in common
 KINDS = {"shared": "(shared)", "unnamed": "(no branch)", "running": "(now)"}
 LEGEND = "G device  D disk  - none  * pinned  L locked    lru 1 goes first"
 KEPT_LOOKS = 5  # a change is marked for so many looks
@@ -182,6 +183,8 @@ def _cells(row: Result, mark: str, per_token: int | None) -> dict[str, str]:
 
 
 def _session(row: Result) -> str:
+    if row["kind"] == "shared" and row["session"] is None:
+        return SEVERAL
     return one_line(str(row["name"] or "-")) + (" (ephemeral)" if row["ephemeral"] else "")
 
 

@@ -100,6 +100,12 @@ def test_a_row_says_where_its_tokens_are_who_locks_it_and_what_is_pinned() -> No
     assert line.endswith("for s: a, and 2 more")
 
 
+def test_what_several_sessions_share_says_so() -> None:
+    shared = row(None, 0, kind="shared", name=None, held_tokens=64, session=None)
+    line = next(line for line in top_view.lines(of([shared]), 80) if "(shared)" in line)
+    assert "(several)  (shared)" in line
+
+
 def test_each_order_has_its_first() -> None:
     rows = top()["rows"]
     firsts = {by: top_view.ordered(rows, by)[0] for by in top_view.ORDERS}
