@@ -18,15 +18,16 @@ from radchat.chat.width import cluster_width, clusters, cut, pad, width, wrap
 Line: TypeAlias = list[tuple[str, str]]  # as screen.py has it: (style, text)
 
 LEAST = 24  # columns in which a sentence can still be read
+NARROW = 18  # in which one can still be watched: four of them in 80
 GAP = "  "
 TAB = 4
 ASK_LINES = 2  # of what was asked, above its answer
 _STYLING = re.compile("\x1b\\[[0-9;]*m")
 
 
-def fit(columns: int) -> int:
+def fit(columns: int, least: int = LEAST) -> int:
     """How many answers there is room for side by side: one at least."""
-    return max((columns + len(GAP)) // (LEAST + len(GAP)), 1)
+    return max((columns + len(GAP)) // (least + len(GAP)), 1)
 
 
 def room(columns: int, count: int) -> int:
@@ -161,7 +162,7 @@ def plan(count: int, columns: int, rows: int, num_footer: int) -> Plan:
     below = min(num_footer, max((rows - 6) // 2, 0))
     left = max(rows - above - below, 1)
     if fit(columns) > 1 or count == 1:
-        seen = min(count, fit(columns))
+        seen = min(count, fit(columns, NARROW))
         return Plan(above, below, seen, room(columns, seen), max(left - 3, 0), is_beside=True)
     seen = min(count, max(left // 2, 1))
     return Plan(above, below, seen, columns, max(left - seen - 1, 0), is_beside=False)
@@ -193,10 +194,12 @@ def painted(
 
 
 def shorter(state: str, columns: int) -> str:
-    """Without the last of its parts that there is no room for."""
+    """Without the last of its parts that there is no room for; `reading 45%`."""
     while width(state) > columns and (parts := re.split("[,:] ", state))[1:]:
         state = state[: -len(parts[-1]) - 2]
-    return state
+    first, *more = state.split() or [""]
+    is_share = width(state) > columns and more and more[-1].endswith("%")
+    return f"{first} {more[-1]}" if is_share else state
 
 
 def _marked(cell: Cell, is_selected: bool) -> str:
@@ -237,7 +240,7 @@ def _joined(blocks: Sequence[list[Line]], row: int, columns: int) -> Line:
 def _stacked(
     cells: Sequence[Cell], numbers: Sequence[int], selected: int, places: Plan
 ) -> list[Line]:
-    most = places.columns * 2 // 5
+    most = max(min(max(places.columns * 2 // 5, NARROW), places.columns - 2), 1)
     name = min(max(width(cells[number].title) for number in numbers), most)
     lines: list[Line] = []
     for number in numbers:
@@ -248,7 +251,7 @@ def _stacked(
         state = cut(shorter(cell.state, left // 2 if words else left), left)
         left -= width(state) + len(GAP)
         told = f"{title}{state}{GAP}{apart(tail(words, max(left, 0)))}".rstrip()
-        lines.append([("bold" if is_selected else "", told)])
+        lines.append([("bold" if is_selected else "", cut(told, places.columns))])
     cell = cells[selected]
     start, count, seen = cell.seen(places.columns, places.rows)
     return [*lines, [("", _rule(cell, start, count, places, is_selected=True))], *seen]

@@ -160,6 +160,9 @@ def test_a_state_loses_its_last_parts_first() -> None:
     assert shorter("done, 12 tokens, 20 tok/s", 30) == "done, 12 tokens, 20 tok/s"
     assert shorter("done, 12 tokens, 20 tok/s", 20) == "done, 12 tokens"
     assert shorter("done, 12 tokens", 3) == "done"
+    assert shorter("reading the prompt 45%", 16) == "reading 45%"
+    assert shorter("waiting for 1: reading the prompt 45%", 16) == "waiting for 1"
+    assert shorter("", 0) == ""
 
 
 @given(TEXTS, st.integers(0, 40))

@@ -59,10 +59,26 @@ def test_four_columns_fill_at_once_and_stay_side_by_side(
     assert daemon.asked("generate")[0]["texts"] == list(TEXTS)
 
 
-def test_at_80_columns_three_are_seen_and_the_fourth_by_going_there(
+def test_at_80_columns_four_are_watched_and_read_one_after_the_other(
     open_: Open, speakers: Speakers
 ) -> None:
     terminal = open_(columns=80)
+    terminal.wait_for("> 1 price")
+    speakers.event("progress", choice=0, stage="extend", done=45, total=100)
+    terminal.wait_for("reading 45%")
+    assert [name in terminal.lines[1] for name in NAMES] == [True] * 4
+    speakers.say_all("says quite a few words. ")
+    terminal.wait_for(lambda t: t.text.count("says quite") == 4)
+    assert max(map(len, terminal.lines)) <= 80
+    speakers.end_all()
+    assert terminal.wait_end() == 0
+    assert "price says quite a few words.\n\n[2] cost@a1a0" in re.sub(" +\n", "\n", left(terminal))
+
+
+def test_at_60_columns_three_are_seen_and_the_fourth_by_going_there(
+    open_: Open, speakers: Speakers
+) -> None:
+    terminal = open_(columns=60)
     terminal.wait_for("1-3 of 4")
     speakers.say_all("says hello. ")
     terminal.wait_for(lambda t: t.text.count("says hello.") == 3)
@@ -146,10 +162,10 @@ def test_a_window_that_is_resized_is_painted_anew(open_: Open, speakers: Speaker
     terminal.wait_for("> 1 price")
     speakers.say_all("says some words that take a line or two here. ")
     terminal.wait_for("line or two here.")
-    for columns, seen in ((80, 3), (200, 4), (60, 2)):
+    for columns, seen in ((80, 4), (200, 4), (60, 3)):
         terminal.resize(24, columns)
         speakers.say_all("More. ")
-        terminal.wait_for(lambda t, n=seen: t.text.count("says some words") == n)  # type: ignore[misc]
+        terminal.wait_for(lambda t, n=seen: t.text.count("says some") == n)  # type: ignore[misc]
     speakers.end_all()
     assert terminal.wait_end() == 0
     assert left(terminal).count("says some words") == 4

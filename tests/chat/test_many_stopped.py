@@ -100,7 +100,7 @@ def test_stopped_before_a_word_it_says_what_is_there(
     terminal = open_(rows=24, columns=80)
     terminal.wait_for("> 1 price")
     speakers.event("progress", choice=0, stage="extend", done=45, total=100)
-    terminal.wait_for("reading the prompt 45%")
+    terminal.wait_for("reading 45%")
     terminal.type("\x03")
     assert terminal.wait_end() == 130
     assert left(terminal).splitlines() == [
@@ -139,12 +139,12 @@ def test_of_many_the_numbers_are_enough(open_: Open, daemon: FakeDaemon) -> None
     texts = [f"{name} with a long name" for name in "abcdefghi"]
     speakers = Speakers(daemon, texts)
     terminal = open_("what-if", *texts, columns=80)
-    terminal.wait_for("1-3 of 9")
+    terminal.wait_for("1-4 of 9")
     speakers.event("progress", choice=0, stage="extend", done=45, total=100)
     terminal.wait_for("waiting for 1")
     for choice in (0, 1, 2, 3, 6):
         speakers.say(choice, "says this.")
-    terminal.wait_for(lambda t: t.text.count("says this.") == 3)
+    terminal.wait_for(lambda t: t.text.count("says this.") == 4)
     terminal.wait_for("5 answering")
     terminal.type("\x03")
     assert terminal.wait_end() == 130
