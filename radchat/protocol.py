@@ -47,7 +47,8 @@ State = Literal["starting", "loading", "ready", "stopping"]
 EventName = Literal[
     "notice",  # {"text", "code"}: one line for stderr, before the thing is done
     "progress",  # {"stage": "load"|"queue"|"extend"|"restore"|"verify", "done", "total", "text"}
-    "init",  # {"request", "session", "name", "branch", "parent", "user", "messages", "branches", …}
+    "init",  # {"request", "session", "name", "branch", "parent", "user", "messages", "branches",
+    #          "head", …}; head: where one stands as long as nothing is said
     "start",  # {"input_tokens", "cached": {"device", "host", "disk"}, "computed", "choice"}
     "delta",  # {"choice", "text", "tokens"}; choice: which of the command's answers, from 0;
     #           tokens: how many it has said so far

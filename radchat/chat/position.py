@@ -70,7 +70,7 @@ class Position:
         if is_kept:
             self.head = answer.begun
         elif answer.heard:
-            self.head = {**answer.begun, "message": answer.init.get("user")}
+            self.head = answer.asked
             at = place(self.head["branch"], self.head["message"])
             self.host.note(f"nothing of the last answer was kept: going on from {at}")
         self._unsure = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import os
 import signal
 import threading
 import time
@@ -26,6 +26,8 @@ from radchat.wire import EventStream
 END_S = 30.0  # for a cut-off answer to end: a step of the model's is not broken off
 SETTLE_S = 3.0  # then, for one of which words were heard to be found: another daemon reads it anew
 LAST_WORDS_S = 0.07  # how long a cancelled answer may take to say how it ended
+AGAIN_S = 0.02  # between two questions
+BEGIN_S = 3.0  # for the daemon to say whether a turn was begun
 
 
 def run_turn(
@@ -33,12 +35,14 @@ def run_turn(
 ) -> tuple[Answer, bool]:
     """Follow one answer; (what was said, whether Ctrl+C ended it).
 
-    A cancelled answer has ``last_words_s`` seconds to say how it ended, then is hung up on. Raises
-    KeyboardInterrupt where there was no answer to cancel yet, else the answer's error.
+    A cancelled answer has ``last_words_s`` seconds to say how it ended, then is hung up on; but
+    whether it was begun is waited for. Raises KeyboardInterrupt where there is no daemon to ask,
+    else the answer's error.
     """
-    with _Cancel(client, view, last_words_s) as cancel:
+    request = os.urandom(8).hex()
+    with _Cancel(client, view, request, last_words_s) as cancel:
         try:
-            with client.stream("generate", **payload) as stream:
+            with client.stream("generate", **payload, request=request) as stream:
                 cancel.attach(stream)
                 view.follow(stream)
         except RadchatError:
@@ -67,7 +71,7 @@ def was_kept(client: Client, asked: dict[str, Any], answer: Answer) -> bool:
                 return False
         else:
             return True
-        time.sleep(0.05)
+        time.sleep(AGAIN_S)
 
 
 PASSING = (Busy, Unreachable, ContextOverflow, ConfigInvalid, ModelBroken, InvalidInput)
@@ -79,14 +83,23 @@ def may_pass(error: BaseException) -> bool:
 
 
 class _Cancel:
-    """SIGINT while an answer comes: ask the daemon to end it, listen for its last words, go on."""
+    """SIGINT while an answer comes: ask the daemon to end it, listen for its last words, go on.
 
-    def __init__(self, client: Client, view: View, last_words_s: float) -> None:
+    Until ``init`` is heard the turn may have begun or not: the daemon tells by ``init``, or by
+    ending the stream without it.
+    """
+
+    def __init__(self, client: Client, view: View, request: str, last_words_s: float) -> None:
         self._client = client
+        self._request = request
         self._last_words_s = last_words_s
         self._view = view
         self._stream: EventStream | None = None
         self._before: Any = None
+        self._is_over = threading.Event()
+        self._ending = threading.Lock()  # held while it ends, or is given up
+        self._is_there = True  # the daemon answers
+        self._is_given_up = False
         self.is_asked = False
 
     def attach(self, stream: EventStream) -> None:
@@ -97,21 +110,40 @@ class _Cancel:
         return self
 
     def __exit__(self, *_error: object) -> None:
+        with self._ending:
+            self._is_over.set()
         signal.signal(signal.SIGINT, self._before)
 
     def _on_interrupt(self, _number: int, _frame: FrameType | None) -> None:
+        if self._is_given_up:
+            raise KeyboardInterrupt
         if self.is_asked:  # the second of two quick ones
             return
         self.is_asked = self._view.is_cancelled = True
-        if self._stream is None:
-            raise KeyboardInterrupt
-        closing = threading.Timer(self._last_words_s, self._stream.close)
-        closing.daemon = True
-        closing.start()
-        threading.Thread(target=self._ask, daemon=True).start()
+        for work in (self._ask, self._hang_up):
+            threading.Thread(target=work, daemon=True).start()
 
     def _ask(self) -> None:
-        request = self._view.answer.init.get("request")
-        if request is not None:
-            with contextlib.suppress(RadchatError, OSError):
-                self._client.call("cancel", request=request)
+        """Until it is ended: a request that is on its way to the daemon is not known there yet."""
+        while self._is_there and not self._is_over.wait(0):
+            init = self._view.answer.init
+            told = self._client.glance(
+                "cancel", BEGIN_S, request=init.get("request", self._request)
+            )
+            self._is_there = told is not None
+            if init or (told and told["cancelled"]):
+                return
+            time.sleep(AGAIN_S)
+
+    def _hang_up(self) -> None:
+        deadline = time.monotonic() + BEGIN_S
+        self._is_over.wait(self._last_words_s)
+        while not self._view.answer.init and self._is_there and time.monotonic() < deadline:
+            if self._is_over.wait(AGAIN_S):
+                return
+        with self._ending:
+            if self._stream is not None:
+                self._stream.close()
+            elif not self._is_over.is_set():  # the main thread waits for a daemon
+                self._is_given_up = True
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)

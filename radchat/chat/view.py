@@ -48,11 +48,19 @@ class Answer:
             return dict(self.done["head"])
         if not self.init:
             return None
-        return self.begun if self.heard else {**self.begun, "message": self.init.get("user")}
+        return self.begun if self.heard else self.asked
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """Where one stands as long as nothing is said: at what is new of the turn, or where one
+        was.
+        """
+        at = {"branch": self.init.get("branch"), "message": self.init.get("user")}
+        return dict(self.init.get("head") or at)
 
     @property
     def begun(self) -> dict[str, Any]:
-        """The answer itself, whether or not it will be a message."""
+        """At the answer; there is none, as long as nothing is said of it."""
         answers = self.init.get("messages") or [None]
         return {"branch": self.init.get("branch"), "message": answers[0]}
 

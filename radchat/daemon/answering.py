@@ -60,7 +60,7 @@ class Answer:
         say: Callable[[Event], None],
     ) -> None:
         self.ask = ask
-        self.id = secrets.token_hex(8)
+        self.id = ask.request or secrets.token_hex(8)
         self.has_begun = False  # from before the store is told: what may have begun has begun
         self._desk, self._engines, self._worker, self._say = desk, engines, worker, say
         self._store: Store = desk.ephemeral if ask.ephemeral else desk.stored

@@ -11,6 +11,7 @@ from radchat.errors import InvalidInput, UsageError
 from radchat.protocol import Where
 
 Kind = Literal["turn", "retry", "edit", "continue", "what-if"]
+ID_LEN = 16  # of a request
 MAX_BRANCHES = 64  # of a what-if: as many as the engine runs side by side
 
 
@@ -70,9 +71,14 @@ class Generate:
     think: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     only_terminal: bool = False
+    request: str | None = None  # its id, where the client has made one: to `cancel` it unheard
     default_system: str | None = None  # the model's own, where a path begins and none is given
 
     def __post_init__(self) -> None:
+        if self.request is not None and not (
+            self.request.isalnum() and len(self.request) == ID_LEN
+        ):
+            raise InvalidInput(f"request: want {ID_LEN} letters and digits", field="request")
         if not 1 <= self.n <= MAX_CHOICES:
             raise InvalidInput(f"n: want 1 to {MAX_CHOICES} (got {self.n})", field="n")
         if self.kind in ("turn", "edit") and not (self.text.strip() or self.files):

@@ -25,7 +25,7 @@ from radchat.daemon.handing import beside
 from radchat.daemon.opener import Opener
 from radchat.daemon.streams import Running, Stream
 from radchat.daemon.worker import Worker
-from radchat.errors import RadchatError
+from radchat.errors import InvalidInput, RadchatError
 from radchat.paths import Places
 from radchat.protocol import Event, State, Where
 from radchat_sessions.errors import StoreError
@@ -159,10 +159,14 @@ class Service(ControlMethods):
         think: str | None = None,
         options: Options | None = None,
         only_terminal: bool = False,
+        request: str | None = None,
     ) -> Stream:
         """One answer, n of them, or one to each of ``texts``, as events; closing the stream cancels
-        them.
+        them. ``request``: the id to ``cancel`` them by, before ``init`` tells it; one that ends
+        before it has begun ends without a word.
         """
+        if request in self._answers:
+            raise InvalidInput(f"request {request} is being answered already", field="request")
         ask = Generate(
             where=where,
             kind=kind,
@@ -185,6 +189,7 @@ class Service(ControlMethods):
             think=think,
             options={k: v for k, v in (options or {}).items() if v is not None},
             only_terminal=only_terminal,
+            request=request,
         )
         stream = Stream("generate")
         answer = Answer(ask, self._desk, self._engines, self._worker, stream.say)

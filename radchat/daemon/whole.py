@@ -43,6 +43,7 @@ def init(request: str, session: Session, requests: Requests, context: int) -> Ev
         "dtype": first.asked.dtype,
         "context": context,
         "input_tokens": sum(len(each.asked.prepared.ids) for each in requests),
+        "head": _head(first, None if placed is None else placed.branch, None),
     }
     cut = first.asked.prepared.plan.cut
     return Event("init", body if cut is None else {**body, "continues": cut.text})
@@ -65,7 +66,7 @@ def done(session: Session, requests: Requests) -> dict[str, Any]:
         },
         "cache": _sums(body["cache"] for body in read),
         "timing": _timing([body["timing"] for body in bodies]),
-        "head": _head(requests[0], bodies[0]),
+        "head": _head(requests[0], bodies[0]["branch"], bodies[0]["message"]),
         "context": {"used": _used(requests), "limit": requests[0].asked.limit},
         "shared": _shared(requests),
         "why": None if why is None else why.why,
@@ -125,15 +126,12 @@ def _saved(requests: Requests) -> float | None:
     return saved
 
 
-def _head(first: Listening, body: dict[str, Any]) -> dict[str, str | None]:
-    """Where one stands now: at the answer, at the unanswered message, or where one was."""
-    plan, message = first.asked.prepared.plan, body["message"]
-    if plan.says is not None:
+def _head(first: Listening, branch: str | None, answer: str | None) -> dict[str, str | None]:
+    """Where one stands: at the answer, else at the unanswered message, or where one was."""
+    plan, new = first.asked.prepared.plan, first.begun.messages
+    if plan.says is not None or (answer is None and not new):
         return {"branch": plan.place.branch, "message": plan.place.message}
-    if message is None:
-        new = first.begun.messages
-        message = new[-1] if new else plan.place.message
-    return {"branch": body["branch"], "message": message}
+    return {"branch": branch, "message": answer or new[-1]}
 
 
 def _shared(requests: Requests) -> dict[str, int] | None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from radchat.chat.turn import run_turn
+from radchat.chat.turn import LAST_WORDS_S, run_turn
 from radchat.chat.view import Answer, View
 from radchat.client import Client
 from radchat.errors import ModelBroken
@@ -130,3 +130,68 @@ def test_an_error_of_the_answer_is_raised_and_the_words_so_far_are_kept(
     with pytest.raises(ModelBroken, match="weights are broken"):
         turn()
     assert shown.getvalue() == "a\n"
+
+
+class Slow:
+    """A daemon that is interrupted before it says anything, and asked to cancel; ``begins``: too
+    late, the turn is there.
+    """
+
+    def __init__(self, daemon: FakeDaemon, *, begins: bool, says_where: bool) -> None:
+        self._begins, self._says_where, self._daemon = begins, says_where, daemon
+        self._told = threading.Event()
+        daemon.script |= {"generate": self._generate, "cancel": self._cancel}
+
+    def _cancel(self, args: dict[str, Any]) -> dict[str, Any]:
+        mine = self._daemon.asked("generate")[0]["request"]
+        if args["request"] == mine and len(self._daemon.asked("cancel")) > 1:  # at first unknown
+            self._told.set()
+        return {"cancelled": self._told.is_set()}
+
+    def _generate(self, args: dict[str, Any]) -> Iterator[Event]:
+        if self._says_where:
+            return self._events()
+        os.kill(os.getpid(), signal.SIGINT)  # not even the head of the answer has come
+        self._told.wait(60)
+        return self._events()
+
+    def _events(self) -> Iterator[Event]:
+        if self._says_where:
+            yield Event("progress", {"stage": "queue", "done": 0, "total": 0, "text": "in line"})
+            os.kill(os.getpid(), signal.SIGINT)
+        assert self._told.wait(60)
+        if self._begins:
+            time.sleep(4 * LAST_WORDS_S)  # a disk takes its time
+            yield next(iter(answer_events([])))
+            while not self._daemon.noticed_cancel.is_set():
+                yield Event("progress", {"stage": "extend", "done": 1, "total": 9})
+
+
+@pytest.mark.parametrize("says_where", [False, True])
+@pytest.mark.parametrize("begins", [False, True])
+def test_before_anything_is_heard_the_daemon_says_whether_the_turn_has_begun(
+    turn: Turn, daemon: FakeDaemon, begins: bool, says_where: bool
+) -> None:
+    Slow(daemon, begins=begins, says_where=says_where)
+    answer, cancelled = turn()
+    assert cancelled
+    assert answer.head == ({"branch": "main", "message": long("c2aa")} if begins else None)
+    assert len(daemon.asked("generate")) == 1
+
+
+def test_a_daemon_that_is_gone_is_not_waited_for(turn: Turn, daemon: FakeDaemon) -> None:
+    """It goes while the request is on its way, and none can be asked what came of it."""
+    gone = threading.Event()
+
+    def generate(args: dict[str, Any]) -> Iterator[Event]:
+        daemon.path.unlink()
+        os.kill(os.getpid(), signal.SIGINT)
+        gone.wait(60)
+        return iter(())
+
+    daemon.script["generate"] = generate
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            turn()
+    finally:
+        gone.set()

@@ -41,6 +41,7 @@ def test_a_turn_cancelled_before_its_first_token_leaves_one_at_it_on_its_branch(
             done = events[-1].data
             asked = named(events, "init")[0]["user"]
             assert done["head"] == {"branch": "main", "message": asked}
+            assert named(events, "init")[0]["head"] == done["head"]
             body = done["branches"][0]
             assert (body["message"], body["branch"]) == (None, "main")
             after = await home.ask("go on", head=done["head"])
@@ -59,10 +60,10 @@ def test_a_retry_cancelled_before_its_first_token_changes_nothing(tmp_path: Path
             second = await home.say("more", head=first["head"])
             before = await home.branches()
             here = await home.cancelled(kind="retry", head=second["head"])
-            assert here[-1].data["head"] == second["head"]
+            assert here[-1].data["head"] == named(here, "init")[0]["head"] == second["head"]
             there = await home.cancelled(kind="retry", ref="1", head=second["head"])
             assert named(there, "init")[0]["branch"] == "main-2"
-            assert there[-1].data["head"] == second["head"]
+            assert there[-1].data["head"] == named(there, "init")[0]["head"] == second["head"]
             many = await home.cancelled(kind="retry", ref="1", n=3)
             assert many[-1].data["head"] == second["head"]
             assert await home.branches() == before
@@ -82,7 +83,7 @@ def test_a_continue_cancelled_before_its_first_token_makes_no_second_answer(
             first = await home.say("hello", new_session=True)
             events = await home.cancelled(kind="continue", head=first["head"])
             assert named(events, "init")[0]["continues"] == first["branches"][0]["text"]
-            assert events[-1].data["head"] == first["head"]
+            assert events[-1].data["head"] == named(events, "init")[0]["head"] == first["head"]
             assert len(await home.texts()) == 2
             assert (await home.service.sessions_show(WHERE))["messages"] == 2
 
