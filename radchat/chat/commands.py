@@ -52,6 +52,14 @@ SLASHES = (
     Slash("copy", "", "the last answer into the clipboard"),
     Slash("status", "", "the daemon: state, model, memory"),
 )
+HABITS = {  # of other chats and shells, and what does that here
+    "clear": "/new begins a session, Ctrl+L clears the screen",
+    "regenerate": "/retry answers anew",
+    "delete": "in /tree d marks messages, x deletes them; `radchat sessions rm` deletes a session",
+    "prune": "`radchat prune` does that in a shell; in /tree d marks messages and x deletes them",
+    "label": "in /tree l labels a message; in a shell `radchat branch label`",
+}
+LEAST_PREFIX = 2  # letters of a command that is meant if no other begins so
 MANY_LINES = frozenset(("/what-if", "/whatif"))  # the others are said in one line
 BY_WORD = {word: slash for slash in SLASHES for word in (slash.name, *slash.aliases)}
 
@@ -78,16 +86,25 @@ def is_command(text: str) -> bool:
 
 
 def parse(text: str) -> tuple[str, str]:
-    """`/fork 4 price` -> ("fork", "4 price"); UsageError names the nearest for an unknown one."""
+    """`/fork 4 price` -> ("fork", "4 price"), and so `/for 4 price`; UsageError names the nearest
+    for an unknown one.
+    """
     word, rest = [*text[1:].split(maxsplit=1), ""][:2]
-    slash = BY_WORD.get(word.lower())
+    slash = BY_WORD.get(word.lower()) or _begun(word.lower())
     if slash is None:
         near = nearest(word, tuple(BY_WORD))
-        if word == "dtype":
-            raise UsageError(f"unknown command /{word}: {DTYPE}")
         hint = f"did you mean /{near}?" if near else "/help lists them"
+        hint = {**HABITS, "dtype": DTYPE}.get(word.lower(), hint)
         raise UsageError(f"unknown command /{word}: {hint}")
     return slash.name, rest.strip()
+
+
+def _begun(word: str) -> Slash | None:
+    """The one command that begins so."""
+    if len(word) < LEAST_PREFIX or word in HABITS:
+        return None
+    names = {slash.name: slash for name, slash in BY_WORD.items() if name.startswith(word)}
+    return next(iter(names.values())) if len(names) == 1 else None
 
 
 def ref(text: str) -> str:

@@ -60,4 +60,7 @@ def _words(rest: str, options: Sequence[str]) -> tuple[list[str], set[str]]:
 
 
 def _beside(chat: Chat, refs: Sequence[str]) -> Beside:
-    return beside(lambda ref: chat.call("log", ref=commands.ref(ref), pick=True), refs)
+    what = beside(lambda ref: chat.call("log", ref=commands.ref(ref), pick=True), refs)
+    if turns := what.turns():
+        chat.host.note(turns)
+    return what

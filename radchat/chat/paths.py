@@ -55,6 +55,21 @@ class Beside:
         at, messages = self.common[-1]["id"], counted(len(self.common), "message")
         return f"same to {self.short[at]}: {messages}{in_tokens(summed(self.common))}"
 
+    def turns(self) -> str | None:
+        """Said where numbers were meant for turns: those of a what-if are good until the next."""
+        turns = [side.ref for side in self.sides if side.ref.isdigit() and self._is_turn(side)]
+        if not turns:
+            return None
+        what = "a turn" if len(turns) == 1 else "turns"
+        return (
+            f"{' and '.join(turns)}: {what} of this path; branches of a what-if go by number "
+            "until your next turn, and then by name"
+        )
+
+    def _is_turn(self, side: Side) -> bool:
+        path = side.below or self.common
+        return bool(path) and path[-1]["role"] == "user" and side.branch is None
+
     def to_json(self) -> dict[str, Any]:
         return {
             "common": {

@@ -10,7 +10,6 @@ from radchat.chat.tree_rows import HEAD_MARK, kv_cell
 from radchat.chat.tree_shape import WHO, Place, steps
 from radchat.chat.width import cut, pad, width
 
-HINT = "Enter go  f fork  l label  d delete  / find  Tab filter  ? keys  q leave"
 LEAST_TEXT = 12  # columns; names and indentation give way
 TEXT_CHARS = 400  # more of a text is on no row
 ASKS = {
@@ -54,11 +53,19 @@ def _bottom(picker: Picker, columns: int) -> list[Line]:
     """What was said, or is asked, and what may be pressed."""
     said: Line = [("bold", cut(one_line(picker.notice), columns))]
     if picker.mode not in ASKS:
-        return [said, [("", cut(HINT, columns))]]
+        return [said, [("", cut(_hint(picker), columns))]]
     text = f"{ASKS[picker.mode]}{clean(picker.typed)}"
     while width(text) > columns - 1:  # its end is seen
         text = text[1:]
     return [said, [("", text), ("reverse", " ")]]
+
+
+def _hint(picker: Picker) -> str:
+    """What is left out at 80 columns is told of by ``?``."""
+    keys = ["Enter go", "f fork", "l label", "d mark"]
+    keys += [f"x delete {len(picker.marked)}"] if picker.marks else []
+    keys += ["Esc all again"] if picker.found else ["/ find", "Tab filter"]
+    return "  ".join([*keys, "? keys", "q leave"])
 
 
 def _rows(picker: Picker, shown: list[Place], columns: int) -> list[Line]:

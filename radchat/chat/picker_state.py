@@ -27,7 +27,7 @@ KEYS = (
     ("/", "show only messages with these words; n, N: the next, the one before"),
     ("Tab", f"which messages: {', '.join(FILTERS)}"),
     ("h", "to HEAD"),
-    ("Esc, q", "leave"),
+    ("Esc, q", "leave; where only some are shown, Esc shows all again first"),
 )
 ON_HEAD = "HEAD is there or after it: go elsewhere first"
 

@@ -41,6 +41,8 @@ def compare(
     if cli.json:
         cli.data(what.to_json())
         return
+    if turns := what.turns():
+        cli.note(turns)
     if columns and compare_view.room_for(len(refs), cli.columns) is None:
         cli.note(
             "one after the other: columns are for a terminal"
@@ -74,6 +76,8 @@ def diff(
     if cli.json:
         cli.data(diff_view.to_json(what, words=words))
         return
+    if turns := what.turns():
+        cli.note(turns)
     told = (
         diff_view.stat(what)
         if stat

@@ -510,7 +510,7 @@ def test_the_slash_commands_that_show_print_and_harm_nothing(chat: Open) -> None
         ("/model", "tiny"),
         ("/think high", "think high"),
         ("/rename other", "renamed to other"),
-        ("/tre", "did you mean /tree?"),
+        ("/tere", "did you mean /tree?"),
         ("!echo from the shell", "from the shell"),
     ):
         terminal.type(command + "\r")

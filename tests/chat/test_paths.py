@@ -59,6 +59,18 @@ def test_what_is_common_is_told_once_with_its_numbers() -> None:
     assert of("price", "price").same() == "same to d9f1: 5 messages, 9,094 tokens"
 
 
+def test_numbers_that_are_turns_are_said_to_be() -> None:
+    def numbered(ref: str) -> dict[str, Any]:
+        turns = {"1": COMMON[:2], "2": PRICE[:4], "3": COSTS}  # 3: of a branch just made
+        return {**call("price"), "messages": turns.get(ref, PRICE)}
+
+    told = beside(numbered, ["1", "2"]).turns()
+    assert told is not None
+    assert told.startswith("1 and 2: turns of this path; branches of a what-if go by number until")
+    assert str(beside(numbered, ["3", "1"]).turns()).startswith("1: a turn of this path")
+    assert beside(numbered, ["3", "price"]).turns() is None
+
+
 def test_a_side_of_another_session_is_named_with_it() -> None:
     def elsewhere(ref: str) -> dict[str, Any]:
         return call(ref) if ref == "price" else {**call(ref), "session": long("01"), "name": "b"}

@@ -92,6 +92,7 @@ def test_a_walk_labels_prunes_finds_and_takes_a_message_back_to_the_editor(
     terminal.wait_for("HEAD is there or after it")
     terminal.type(KEYS["end"] + KEYS["up"] + "d")
     terminal.wait_for("2 marked d")
+    assert "d mark  x delete 2  / find" in terminal.lines[-1]
     assert row(terminal, "e1c7").startswith(" d")
     terminal.type("x")
     terminal.wait_for("delete 2 messages, 313 tokens, 1 branch, 1 label for good? y/N")
@@ -101,6 +102,9 @@ def test_a_walk_labels_prunes_finds_and_takes_a_message_back_to_the_editor(
     assert "e1c7" not in terminal.text
     terminal.type("/下げ")
     terminal.wait_for("1 with 下げ")
+    terminal.type("\r")
+    terminal.wait_for("d mark  Esc all again  ? keys  q leave")
+    terminal.type("/")
     terminal.type("\r")
     terminal.resize(30, 100)
     terminal.wait_for(lambda screen: len(row(screen, "price  G")) > 85)

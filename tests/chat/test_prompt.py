@@ -330,6 +330,8 @@ def test_blocks_of_three_quotes() -> None:
         ("/fork 4 price idea", ("fork", "4 price idea")),
         ("/BRANCH", ("fork", "")),
         ("/rewind 2", ("undo", "2")),
+        ("/he", ("help", "")),  # no other begins so
+        ("/check price", ("switch", "price")),
     ],
 )
 def test_a_slash_command_is_parsed(text: str, command: tuple[str, str]) -> None:
@@ -340,8 +342,11 @@ def test_a_slash_command_is_parsed(text: str, command: tuple[str, str]) -> None:
 def test_an_unknown_slash_command_names_the_nearest() -> None:
     with pytest.raises(UsageError, match="did you mean /retry"):
         commands.parse("/retyr")
-    with pytest.raises(UsageError, match="/help lists them"):
-        commands.parse("/zzz")
+    for word in ("zzz", "u", "re"):  # one letter, and the beginning of several, are none
+        with pytest.raises(UsageError, match=r"/help lists them|did you mean"):
+            commands.parse(f"/{word}")
+    with pytest.raises(UsageError, match="/new begins a session"):
+        commands.parse("/clear")
 
 
 @pytest.mark.parametrize("text", ["/usr/bin is a folder", "/", "a /help", "/multi\nline", ""])
