@@ -164,8 +164,9 @@ def test_what_is_marked_is_asked_about_before_it_goes_and_before_one_leaves() ->
         assert pressed(on, key) is None
         assert on.mode == "walk"
     assert pressed(on, "q") == count
-    on.ask("delete 2 messages?")
-    assert pressed(on, "n") == Wish("leave")
+    for key in ("enter", "n"):  # of y/N, Enter is the N
+        on.ask("delete 2 messages?")
+        assert pressed(on, key) == Wish("leave")
     assert pressed(on, "home", "enter") == count
     on.ask("delete 2 messages?")
     assert pressed(on, "y") == Wish("prune", marked=(long("c3b4"),))
