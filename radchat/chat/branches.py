@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from radchat.chat.footer import counted, rate
+from radchat.chat.footer import SEPARATOR, counted, rate
 from radchat.chat.text import Cleaner, clean, one_line
 from radchat.chat.view import progress
 from radchat.chat.width import width
@@ -186,9 +186,11 @@ class Branches:
 
     @property
     def counts(self) -> str:
-        """`2 answering, 1 done`"""
+        """`2 answering, 1 done · 1,213 tokens`"""
         phases = Counter(each.phase for each in self.all)
-        return ", ".join(f"{number} {phase}" for phase, number in phases.items())
+        told = ", ".join(f"{number} {phase}" for phase, number in phases.items())
+        tokens = sum(each.num_tokens for each in self.all)
+        return f"{told}{SEPARATOR}{counted(tokens, 'token')}" if tokens else told
 
 
 def named(branches: Sequence[Branch]) -> str:

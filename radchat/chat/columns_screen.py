@@ -16,7 +16,7 @@ from prompt_toolkit.keys import Keys
 
 from radchat.chat.branches import Branch, Branches
 from radchat.chat.columns import Cell, Line, painted, plan
-from radchat.chat.footer import SEPARATOR, counted
+from radchat.chat.footer import SEPARATOR
 from radchat.chat.keyboard import is_quiet
 from radchat.chat.screen import Screen
 from radchat.chat.text import one_line
@@ -174,7 +174,7 @@ class ColumnsScreen:
             told = "typed for the prompt: " + "".join(key.data for key in self._later)
             told = one_line(told)
         keys = next((each for each in KEYS if len(each) <= columns), KEYS[-1])
-        footer = [SEPARATOR.join(part for part in (self._counts, told) if part), keys]
+        footer = [SEPARATOR.join(part for part in (self._branches.counts, told) if part), keys]
         return painted(
             self._cells, self._selected, columns, rows, header=self._header, footer=footer
         )
@@ -185,9 +185,3 @@ class ColumnsScreen:
         is_thinking = not branch.text and self._shows_thoughts
         cell.text = branch.thought if is_thinking else branch.text
         cell.style = "italic" if is_thinking else ""
-
-    @property
-    def _counts(self) -> str:
-        tokens = sum(branch.num_tokens for branch in self._branches.all)
-        said = f"{SEPARATOR}{counted(tokens, 'token')}" if tokens else ""
-        return f"{self._branches.counts}{said}"

@@ -169,6 +169,7 @@ class View:
     def _on_reasoning(self, data: dict[str, Any]) -> None:
         self.answer.heard = True
         if not self.shows_reasoning:
+            self._count(data)
             return
         self.status("")
         if not self._is_thinking:
@@ -180,9 +181,16 @@ class View:
 
     def _on_delta(self, data: dict[str, Any]) -> None:
         self.answer.heard = True
+        self._end_thought()
         if self.shows_text and self.streams:
-            self._end_thought()
             self._stream(self._text.push(str(data["text"])))
+        else:
+            self._count(data)
+
+    def _count(self, data: dict[str, Any]) -> None:
+        """How much is said of what is not shown before it is whole."""
+        if tokens := data.get("tokens"):
+            self.status(counted(tokens, "token"))
 
     def _on_message(self, data: dict[str, Any]) -> None:
         self.answer.messages.append(data)
