@@ -9,11 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.e2e import kv_disk
 from tests.e2e.conftest import EXACT, Homes
 from tests.e2e.homes import Home, Shell
 from tests.e2e.kv_disk import BLOCK, Question, files, header
 from tests.e2e.test_disk_full import disk_full
+from tests.e2e.tiny_models import converted
 
 DAMAGE: dict[str, Callable[[Path], None]] = {
     "header": kv_disk.flip_header,
@@ -28,6 +31,15 @@ DAMAGE: dict[str, Callable[[Path], None]] = {
     "locked": kv_disk.lock_away,
 }
 IS_ROOT = os.geteuid() == 0
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model whose KV no machine computes sooner than it reads it: much to multiply, as few
+    bytes to keep as any.
+    """
+    models = tmp_path_factory.mktemp("damage") / "models"
+    return converted(models, "tiny", intermediate_size=8192)
 
 
 def bound_by_modes() -> None:
