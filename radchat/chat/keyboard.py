@@ -77,14 +77,15 @@ def as_found() -> Iterator[None]:
     """
     before = signal.signal(signal.SIGINT, lambda _number, _frame: None)
     try:
-        with _lent():
+        with lent():
             yield
     finally:
         signal.signal(signal.SIGINT, before)
 
 
 @contextlib.contextmanager
-def _lent() -> Iterator[None]:
+def lent() -> Iterator[None]:
+    """The terminal as it was before, with its own line editing and echo."""
     if not _as_found:
         yield
         return
@@ -120,6 +121,12 @@ def cooked() -> str:
     text = _cooked.decode("utf-8", "replace")
     _cooked.clear()
     return text
+
+
+def not_read() -> str:
+    """All that was typed and that nobody read yet. Told once."""
+    _cooked.extend(_waiting())
+    return cooked()
 
 
 def _waiting() -> bytes:

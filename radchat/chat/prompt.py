@@ -8,7 +8,6 @@ of three quotes sends. A long paste is shown as a placeholder and sent whole.
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -23,8 +22,7 @@ from prompt_toolkit.history import InMemoryHistory
 from prompt_toolkit.input import Input
 from prompt_toolkit.input.typeahead import get_typeahead, store_typeahead
 from prompt_toolkit.key_binding import KeyPress
-from prompt_toolkit.output import ColorDepth, Output
-from prompt_toolkit.output.plain_text import PlainTextOutput
+from prompt_toolkit.output import ColorDepth, DummyOutput, Output
 from prompt_toolkit.shortcuts import PromptSession
 from prompt_toolkit.styles import Style
 from prompt_toolkit.utils import is_dumb_terminal
@@ -34,6 +32,7 @@ from radchat.chat.history import SessionHistory, open_history
 from radchat.chat.keyboard import cooked, mark_pastes
 from radchat.chat.keys import WantsTree as WantsTree  # noqa: PLC0414 - for who reads
 from radchat.chat.pastes import Pastes
+from radchat.chat.plain_lines import PlainLines
 from radchat.chat.text import typed
 
 QUOTES = '"""'
@@ -75,7 +74,9 @@ class Prompt:
         self.offered = ""  # what stands in the line before a key, and was not typed into it
         self.starts_search = False
         self._held: list[KeyPress] = []  # typed ahead of something that went wrong
-        self._is_dumb = is_dumb_terminal()
+        # where nothing can be painted
+        self._lines = PlainLines() if input is None and is_dumb_terminal() else None
+        self._is_reading = False
         self._later: list[Callable[[], None]] = []  # to be said
         self._session: PromptSession[str] = PromptSession(
             history=self._history,
@@ -90,7 +91,7 @@ class Prompt:
             include_default_pygments_style=False,
             color_depth=None if colors else ColorDepth.DEPTH_1_BIT,
             input=input,
-            output=output or (_Dumb(sys.stdout) if self._is_dumb else None),
+            output=DummyOutput() if self._lines is not None else output,
         )
         self.buffer = self._session.default_buffer
         self.buffer.on_text_insert += lambda _buffer: self.open_menu()
@@ -108,12 +109,40 @@ class Prompt:
         self.had_text = False
         self.offered = default
         self.refresh()
-        with self._typing_ahead(default):
-            text = self._session.prompt(mark, default=default)
+        if self._lines is not None:
+            text = self._read_plainly(self._lines, mark, default)
+        else:
+            with self._typing_ahead(default):
+                text = self._session.prompt(mark, default=default)
         return unquoted(typed(self.pastes.whole(text))).strip("\n")
+
+    def _read_plainly(self, lines: PlainLines, mark: str, default: str) -> str:
+        """``default`` is shown above, and sent by Enter alone."""
+
+        def whole(text: str) -> str | None:
+            buffer = Buffer(document=Document(text))
+            goes_on = self.goes_on(buffer)
+            self.had_text = self.had_text or goes_on
+            return None if goes_on else buffer.text
+
+        offered = lines.offer(default)
+        self.had_text = bool(offered)
+        self._is_reading = True
+        try:
+            text = lines.message(mark, whole) or offered
+        finally:
+            self._is_reading = False
+            self._say_later()
+        if text.strip() and text not in self._history.get_strings()[-1:]:
+            self._history.append_string(text)
+        return text
 
     def choose(self, question: str) -> str:
         """One line that is no message, kept in no history; "" for Ctrl+C and Ctrl+D."""
+        if self._lines is not None:
+            with contextlib.suppress(KeyboardInterrupt, EOFError):
+                return self._lines.message(question, str).strip()
+            return ""
         session: PromptSession[str] = PromptSession(
             history=InMemoryHistory(),
             reserve_space_for_menu=0,
@@ -132,11 +161,17 @@ class Prompt:
 
     def take(self) -> None:
         """What was typed until now is for the next prompt, whatever becomes of it there."""
-        typed_ahead.take(self._session.input)
+        if self._lines is not None:
+            self._lines.take()
+        else:
+            typed_ahead.take(self._session.input)
 
     def hold(self) -> None:
         """Something went wrong: what was taken is offered at the next prompt, and not sent."""
-        self._held += typed_ahead.below(self._held, self._taken())
+        if self._lines is not None:
+            self._lines.hold()
+        else:
+            self._held += typed_ahead.below(self._held, self._taken())
 
     def _taken(self) -> list[KeyPress]:
         source = self._session.input
@@ -169,9 +204,6 @@ class Prompt:
             app.after_render -= is_up
             store_typeahead(source, keys)  # of a prompt that never was up
             mark_pastes()
-            later, self._later = self._later, []
-            for write in later:
-                write()
 
     # --- above, below and beside it; from any thread ---
 
@@ -191,9 +223,14 @@ class Prompt:
         """Write a line above the prompt, if it is up; below it, once it has ended, where a terminal
         can't put the prompt elsewhere.
         """
-        if self._is_dumb and self._session.app.is_running:
+        if self._is_reading:
             self._later.append(write)
         elif not self._soon(lambda: run_in_terminal(write)):
+            write()
+
+    def _say_later(self) -> None:
+        later, self._later = self._later, []
+        for write in later:
             write()
 
     def has_come(self) -> None:
@@ -258,13 +295,6 @@ class Prompt:
     def is_untouched(self) -> bool:
         """Text is offered in the line, and the cursor is where it was put: at its end."""
         return bool(self.offered) and self.buffer.document == Document(self.offered)
-
-
-class _Dumb(PlainTextOutput):
-    """A terminal that can't go up: what is painted takes the lines it has, and none below them."""
-
-    def get_rows_below_cursor_position(self) -> int:
-        return 1
 
 
 def is_open_block(text: str) -> bool:

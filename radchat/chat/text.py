@@ -14,7 +14,7 @@ REPLACEMENT = "\ufffd"
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _SURROGATE = re.compile("[\ud800-\udbff][\udc00-\udfff]|[\ud800-\udfff]")
 # what keys send that are no letters: CSI (the marks of a paste among them), SS3, Alt and a letter
-_KEYS = re.compile("\x1b(?:\\[[0-?]*[ -/]*[@-~]|O.|[^\r\n])?")
+KEYS = re.compile("\x1b(?:\\[[0-?]*[ -/]*[@-~]|O.|[^\r\n])?")
 _HIGH = ("\ud800", "\udbff")
 
 
@@ -81,4 +81,4 @@ def typed(text: str) -> str:
 
 def unsent(text: str) -> str:
     """What was typed or pasted blindly: its letters and lines, no keys, no control characters."""
-    return _CONTROL.sub("", typed(_KEYS.sub("", text))).strip("\n")
+    return _CONTROL.sub("", typed(KEYS.sub("", text))).strip("\n")

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import itertools
 import re
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.chat.fake_server import FakeDaemon
+from radchat.chat.plain_lines import HOW
+from tests.chat.conftest import Open
+from tests.chat.fake_server import FakeDaemon, answer_events
+from tests.chat.talking import sent
 from tests.e2e.harness import Terminal, clean_env, radchat
 
 WAIT = 60.0
@@ -74,3 +79,38 @@ def test_a_chat_can_be_held_without_colour_or_moving_lines(
         assert coloured == []
         if name == "TERM=dumb":
             assert b"\x1b" not in terminal.raw, terminal.raw
+            shown = terminal.everything.splitlines()
+            assert [line for line in shown if ">" in line] == ["> hello", "> /bye"]
+
+
+def test_a_dumb_terminal_edits_its_own_lines(chat: Open, daemon: FakeDaemon) -> None:
+    """A block, a lost line, what was typed ahead, what is offered: each a line it has once."""
+    terminal = chat("chat", TERM="dumb")
+    typed = threading.Event()
+
+    def words() -> Iterator[str]:
+        yield "Hello"
+        assert typed.wait(WAIT)
+
+    daemon.script["generate"] = lambda _args: answer_events(words())
+    terminal.wait_for("> ")
+    terminal.type("gone")
+    terminal.wait_for("> gone")
+    terminal.type("\x03")
+    terminal.wait_for(lambda t: t.text.endswith("exit\n>"))
+    terminal.type('"""one\r')
+    terminal.type('two"""\r')
+    assert [call["text"] for call in sent(daemon, 1)] == ["one\ntwo"]
+    terminal.wait_for("Hello")
+    terminal.type("nexx\x7ft\r/bogus\rhalf")
+    typed.set()
+    terminal.wait_for(lambda t: t.text.endswith(f"half\n{HOW}\n>"))
+    terminal.type("\r")
+    assert [call["text"] for call in sent(daemon, 3)] == ["one\ntwo", "next", "half"]
+    terminal.wait_for(lambda t: t.text.count("tok/s") == 3 and t.text.endswith("\n>"))
+    terminal.type("\x04")
+    assert terminal.wait_end(WAIT) == 0
+    shown = terminal.everything.splitlines()
+    marks = ["> gone^C", '> """one', "> next", "> /bogus", ">", ">"]
+    assert [line for line in shown if line.startswith(">")] == marks, shown
+    assert b"\x1b" not in terminal.raw
