@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from radchat.chat.repl import Chat
 
 
-def generate(chat: Chat, **args: Any) -> None:
+def generate(chat: Chat, *, typed: str = "", **args: Any) -> None:
     """One turn, from where this chat stands; its HEAD follows, also where it ends in an error:
-    what came so far is kept by the daemon, or found again by the next one.
+    what came so far is kept by the daemon, or found again by the next one. ``typed``: what is
+    offered again where nothing was begun, if it is not the turn's text.
     """
     view, was = _view(chat, args), chat.head
     try:
@@ -32,14 +33,14 @@ def generate(chat: Chat, **args: Any) -> None:
     except (RadchatError, KeyboardInterrupt) as error:
         view.finish()
         if not chat.follow(view.answer) and may_pass(error):
-            _offer(chat, args)
+            _offer(chat, args, typed)
         raise
     chat.host.status("")
     is_begun = chat.follow(view.answer)
     if cancelled:
         chat.prompt.hold()
         if not is_begun:
-            _offer(chat, args)
+            _offer(chat, args, typed)
         chat.host.note(view.cancelled())
     if is_begun and args["kind"] in ("retry", "edit"):
         chat.host.note(where(view.answer.done or {**chat.session, "head": chat.head}, was))
@@ -86,7 +87,7 @@ def _view(chat: Chat, args: Mapping[str, Any]) -> View:
     return View(**shown)
 
 
-def _offer(chat: Chat, args: Mapping[str, Any]) -> None:
+def _offer(chat: Chat, args: Mapping[str, Any], typed: str) -> None:
     """The words again, of a turn that was not begun; an edit is still one."""
-    chat.default = str(args.get("text") or "")
+    chat.default = typed or str(args.get("text") or "")
     chat.editing = args.get("ref") if args["kind"] == "edit" else None

@@ -52,4 +52,5 @@ def _texts(rest: str) -> list[str]:
 def what_if(chat: Chat, rest: str) -> None:
     asked = parse(rest)
     more: dict[str, Any] = {} if asked.at is None else {"at": asked.at}
-    generate(chat, kind="what-if", texts=asked.texts, n=asked.n, **more)
+    typed = f"/what-if {rest}"
+    generate(chat, typed=typed, kind="what-if", texts=asked.texts, n=asked.n, **more)

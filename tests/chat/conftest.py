@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -256,6 +257,35 @@ def run(home: Path, daemon: FakeDaemon) -> Run:
 
 
 Open = Callable[..., Terminal]
+
+
+Unread = Callable[..., tuple[int, bytes]]
+
+
+@pytest.fixture
+def unread(home: Path, daemon: FakeDaemon) -> Unread:
+    """`unread("tree")`: the code and the stderr of a command whose reader left before the first
+    byte.
+    """
+
+    def run_(*args: str) -> tuple[int, bytes]:
+        read, write = os.pipe()
+        os.close(read)
+        try:
+            done = subprocess.run(
+                radchat("--daemon", str(daemon.path), *args),
+                env=clean_env(home, RADCHAT_MODEL="tiny"),
+                stdin=subprocess.DEVNULL,
+                stdout=write,
+                stderr=subprocess.PIPE,
+                timeout=60,
+                check=False,
+            )
+        finally:
+            os.close(write)
+        return done.returncode, done.stderr
+
+    return run_
 
 
 @pytest.fixture

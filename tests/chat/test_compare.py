@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,7 @@ from typing import Any
 import pytest
 
 from radchat.errors import NotFound, RadchatError
-from tests.chat.conftest import Run
+from tests.chat.conftest import Run, Unread
 from tests.chat.fake_server import FakeDaemon
 from tests.chat.test_chat_terminal import at_prompt
 from tests.chat.test_paths import COLUMNS, COSTS, LABELLED, LOGS, PRICE, STAT, UNIFIED, WORDED
@@ -90,24 +88,8 @@ def test_words_of_which_none_is_a_ref_may_be_for_the_model(run: Run) -> None:
 
 
 @pytest.mark.parametrize("command", [("compare", *BOTH), ("diff", *BOTH)], ids=" ".join)
-def test_a_closed_pipe_ends_it_quietly(
-    home: Path, daemon: FakeDaemon, command: tuple[str, ...]
-) -> None:
-    read, write = os.pipe()
-    os.close(read)
-    try:
-        done = subprocess.run(
-            radchat("--daemon", str(daemon.path), *command),
-            env=clean_env(home),
-            stdin=subprocess.DEVNULL,
-            stdout=write,
-            stderr=subprocess.PIPE,
-            timeout=60,
-            check=False,
-        )
-    finally:
-        os.close(write)
-    assert (done.returncode, done.stderr) == (0, b"")
+def test_a_closed_pipe_ends_it_quietly(unread: Unread, command: tuple[str, ...]) -> None:
+    assert unread(*command) == (0, b"")
 
 
 def test_a_terminal_has_columns_where_they_fit(home: Path, daemon: FakeDaemon) -> None:

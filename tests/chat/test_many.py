@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import signal
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from radchat.chat.branches import shared_line
-from radchat.errors import RadchatError
-from tests.chat.conftest import Run
+from radchat.errors import Busy, RadchatError
+from tests.chat.conftest import Run, Unread
 from tests.chat.fake_server import FakeDaemon, answer_events
 from tests.chat.many_events import NAMES, SHARED, TEXTS, Speakers, left
 from tests.chat.trees import long
@@ -297,25 +295,11 @@ def test_json_is_one_document_with_every_branch(run: Run, speakers: Speakers) ->
 
 
 def test_a_closed_pipe_ends_quietly_and_stops_them(
-    home: Path, daemon: FakeDaemon, speakers: Speakers
+    unread: Unread, daemon: FakeDaemon, speakers: Speakers
 ) -> None:
-    read, write = os.pipe()
-    os.close(read)
     speakers.say_all("says this.")
     speakers.end(0)
-    try:
-        done = subprocess.run(
-            radchat("--daemon", str(daemon.path), "what-if", *TEXTS),
-            env=clean_env(home, RADCHAT_MODEL="tiny"),
-            stdin=subprocess.DEVNULL,
-            stdout=write,
-            stderr=subprocess.PIPE,
-            timeout=60,
-            check=False,
-        )
-    finally:
-        os.close(write)
-    assert (done.returncode, done.stderr) == (0, b"")
+    assert unread("what-if", *TEXTS) == (0, b"")
     for _ in range(3):  # to nobody: the second write or so tells
         speakers.say(1, "more")
     assert daemon.noticed_cancel.wait(60)
@@ -550,3 +534,15 @@ def test_an_error_in_a_chat_leaves_the_answers_once_and_the_chat_open(
     assert left(terminal).count("says this.") == 4
     terminal.type("/bye\r")
     assert terminal.wait_end() == 0
+
+
+def test_what_was_not_begun_is_offered_again_as_it_was_typed(
+    open_: Open, daemon: FakeDaemon
+) -> None:
+    daemon.script["generate"] = Busy("the daemon is about to end: try again")
+    terminal = open_("chat", "-c")
+    terminal.wait_for("> ")
+    terminal.type("/what-if 'price -10 %' \"cost -5 %\"\r")
+    terminal.wait_for("error: the daemon is about to end: try again")
+    terminal.settle()
+    assert terminal.lines[terminal._screen.cursor.y] == "> /what-if 'price -10 %' \"cost -5 %\""
