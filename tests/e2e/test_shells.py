@@ -316,6 +316,9 @@ def at_prompt(prompt: str, text: str = "", times: int = 1) -> Callable[[Terminal
 
     def is_there(terminal: Terminal) -> bool:
         shown = terminal.everything
-        return shown.endswith(f"\n{prompt}") and shown.count(text) >= times
+        rows = [row for row in shown.split("\n") if row]
+        if rows and " · " in rows[-1]:  # the status bar, once it is drawn
+            rows.pop()
+        return rows[-1:] == [prompt] and shown.count(text) >= times
 
     return is_there
