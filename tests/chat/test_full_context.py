@@ -47,10 +47,10 @@ def test_at_the_limit_compact_is_one_of_three_and_the_words_are_offered_again(
 ) -> None:
     at_the_limit(terminal, daemon)
     terminal.type("c\r")
-    terminal.wait_for("from 6,210 to 812 tokens, read with your next message")
+    terminal.wait_for("back: /undo, /switch - or /switch before-compact")
+    assert "from 6,210 to 812 tokens, read with your next message" in terminal.lines
     assert "this reads 90 tokens (80 cached)" in terminal.text
     assert "in short: x\\x1b[31my\\x9bz" in terminal.text
-    assert "back: /undo, /switch - or /switch before-compact" in terminal.lines
     assert at_prompt_with(terminal, "compact> ", WORDS)
     terminal.type(" and more\r")
     terminal.wait_for("tok/s")

@@ -36,7 +36,7 @@ def chat(shell: Shell) -> Iterator[Open]:
         terminal.child.close(force=True)
 
 
-def say(terminal: Terminal, text: str, seen: str = "tok/s") -> None:
+def say(terminal: Terminal, text: str, seen: str = "first token") -> None:
     """Type it, and wait for the footer of its answer: there is one more then."""
     before = terminal.everything.count(seen)
     terminal.type(text + "\r")
