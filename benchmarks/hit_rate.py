@@ -2,7 +2,7 @@
 
 Hit rate = cached / input tokens, with room for 60 % of the unique tokens.
 
-*Programs* (``programs.py``), through the real scheduler on simulated time: the order is the
+*Programs* (``workloads.py``), through the real scheduler on simulated time: the order is the
 scheduler's own. The offline optimum knows all requests and may run them in any order: it computes
 each token of a prompt once, unless a request has generated it. That is a bound for any capacity,
 and depth first attains it where the longest path fits; so the same requests are also run depth
@@ -21,7 +21,7 @@ import argparse
 import heapq
 import sys
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -31,10 +31,10 @@ for root in (HERE.parent, HERE.parent / "kernels", HERE.parent / "sessions"):
     sys.path.insert(0, str(root))
 
 from benchmarks.machine import report  # noqa: E402
-from benchmarks.programs import PROGRAMS, Program  # noqa: E402
 from benchmarks.radix import CAPACITY, TRACES, Ours, Trace  # noqa: E402
 from benchmarks.scheduling import MEASURED, POLICIES  # noqa: E402
 from benchmarks.simulator import PAGE, Simulation, hit_rate  # noqa: E402
+from benchmarks.workloads import WORKLOADS, Workload  # noqa: E402
 from radchat.engine.prefix_cache import PrefixCache  # noqa: E402
 from radchat.engine.request import Ids  # noqa: E402
 from radchat.engine.scheduler_options import SchedulerOptions  # noqa: E402
@@ -45,9 +45,7 @@ Said = list[tuple[Ids, Ids]]  # (prompt, prompt and answer) of each request
 # ---- programs --------------------------------------------------------------------------------
 
 
-def simulated(
-    make: Callable[[int], Program], seed: int, policy: str, pool_tokens: int
-) -> tuple[float, Said]:
+def simulated(make: Workload, seed: int, policy: str, pool_tokens: int) -> tuple[float, Said]:
     program = make(seed)
     said: Said = []
 
@@ -81,7 +79,7 @@ def depth_first(said: Said) -> Said:
 
 
 def program_rows(name: str, seeds: Sequence[int]) -> dict[str, Any]:
-    make = PROGRAMS[name]
+    make = WORKLOADS[name]
     rows: dict[str, list[float]] = {policy: [] for policy in POLICIES}
     rows |= {"depth first": [], "optimum": []}
     for seed in seeds:
@@ -181,7 +179,7 @@ def main() -> None:
     programs, traces = {}, {}
     print(f"{'program':32}" + "".join(f"{p:>9}" for p in POLICIES), end="")
     print(f"{'depth first':>13}{'optimum':>9}   lpm / optimum (worst seed)")
-    for name in PROGRAMS:
+    for name in WORKLOADS:
         row = programs[name] = program_rows(name, range(args.seeds))
         share = row["share_of_optimum"]
         print(f"{name:32}" + "".join(f"{row[p]:9.3f}" for p in POLICIES), end="")

@@ -1,98 +1,215 @@
-"""The four programs of the benchmarks, as requests: what comes at first, and what each end brings.
+"""What is each part worth to language-model programs? Four workloads, one part taken away a time.
 
-Few-shot: 8 headers of 1,000 tokens, 20 questions of 40 on each, 4 out. Self-consistency: 8 problems
-of 1,000, 16 samples of 48 each. Tree of thought: 4 problems of 600; 3 thoughts of 40, on each 5, on
-each of those 5. Multi-turn: 24 chats of 10 turns, 150 in and 8 out. All that can be asked is asked
-at once, in random order; a child or a next turn when what it builds on has ended.
+The workloads are those of ``workloads.py``, of random words; the model is real. *Parts*: in this
+process, with a pool that holds all of it (``program_runs.py`` says what each side lacks).
+*Orders*: more programs at once than the pool has room for (``ROOM`` of their different tokens),
+lengths a quarter. *Language*: the same four as programs of ``radchat.programs`` on a private
+daemon, cache on and off, all told (``program_language.py``). *JSON*: answers under a schema, with
+and without jump-forward (``jump.py``). The peers have no tree: transformers' ``generate`` gets
+whole prompts, each wave a batch; llama-server (``--llama-bin``, ``--gguf``) a request each, with
+flash attention on and off.
+
+Everything is run once, then again in turn while ``--minutes`` last, up to five times; medians.
+
+    python benchmarks/programs.py [--minutes 11] [--quick]
+        [--parts parts,orders,language,json,peers] [--llama-bin DIR --gguf FILE]
 """
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Sequence
+import argparse
+import os
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
 
-from benchmarks.simulator import Arrival, ask, some_ids
-from radchat.engine.request import Ids
+HERE = Path(__file__).resolve().parent
+for root in (HERE.parent, HERE.parent / "kernels", HERE.parent / "sessions"):
+    sys.path.insert(0, str(root))
 
-Then = Callable[[Arrival, Ids], Sequence[Arrival]]
-BRANCHING = (3, 5, 5)
-TURNS, CHATS = 10, 24
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as the daemon has it; read with torch
 
+import torch  # noqa: E402
+import transformers  # noqa: E402
 
-def nothing(_arrival: Arrival, _answer: Ids) -> Sequence[Arrival]:
-    return ()
+from benchmarks.machine import report  # noqa: E402
+from benchmarks.program_runs import (  # noqa: E402
+    NO_CACHE,
+    ORDERS,
+    PARTS,
+    WHOLE,
+    Ours,
+    Peer,
+    Run,
+    Side,
+    by_waves,
+)
+from benchmarks.what_if_peers import LlamaServer, Transformers  # noqa: E402
+from benchmarks.workloads import WORKLOADS, Program  # noqa: E402
+from radchat.engine.model import LoadedModel, load  # noqa: E402
+from radchat.models import registry  # noqa: E402
+from radchat.paths import Places  # noqa: E402
 
+ALL = ("parts", "orders", "language", "json", "peers")
+ORDINARY = range(300, 40_000)  # ids of words
+POOL = 50_000  # tokens: more than 64 branches of any workload take
+AT_ONCE = {"few-shot": 1, "self-consistency": 1, "tree of thought": 1, "multi-turn": 4}
+CROWD = {"few-shot": 8, "self-consistency": 6, "tree of thought": 4, "multi-turn": 12}
+ROOM, CROWD_SCALE = 0.25, 4
+MOST_ROUNDS = 5
 
-class Program:
-    """``at_first`` and ``then`` are what ``Simulation.run`` takes; nobody waits to ask."""
-
-    def __init__(self, seed: int) -> None:
-        self.dice = random.Random(seed)
-        self.at_first: list[Arrival] = []
-        self.then: Then = nothing
-        self._num_requests = 0
-
-    def made(self, kind: str, ids: Ids, max_tokens: int) -> Arrival:
-        self._num_requests += 1
-        name = f"{self._num_requests}"
-        return Arrival(0.0, ask(name, ids, max_tokens, seed=self._num_requests), kind)
-
-
-def few_shot(seed: int) -> Program:
-    program = Program(seed)
-    for _ in range(8):
-        header = some_ids(program.dice, 1000)
-        program.at_first += [
-            program.made("question", header + some_ids(program.dice, 40), 4) for _ in range(20)
-        ]
-    program.dice.shuffle(program.at_first)
-    return program
-
-
-def self_consistency(seed: int) -> Program:
-    program = Program(seed)
-    for _ in range(8):
-        problem = some_ids(program.dice, 1000)
-        program.at_first += [program.made("sample", problem, 48) for _ in range(16)]
-    program.dice.shuffle(program.at_first)
-    return program
-
-
-def tree_of_thought(seed: int) -> Program:
-    program = Program(seed)
-
-    def children(ids: Ids, level: int) -> list[Arrival]:
-        return [program.made(f"{level}", ids, 40) for _ in range(BRANCHING[level])]
-
-    def then(arrival: Arrival, answer: Ids) -> Sequence[Arrival]:
-        level = int(arrival.kind) + 1
-        return children(arrival.request.ids + answer, level) if level < len(BRANCHING) else ()
-
-    for _ in range(4):
-        program.at_first += children(some_ids(program.dice, 600), 0)
-    program.dice.shuffle(program.at_first)
-    program.then = then
-    return program
+Runs = dict[str, dict[str, list[Run]]]  # by workload, by side
 
 
-def multi_turn(seed: int) -> Program:
-    program = Program(seed)
-
-    def then(arrival: Arrival, answer: Ids) -> Sequence[Arrival]:
-        turn = int(arrival.kind) + 1
-        if turn == TURNS:
-            return ()
-        ids = arrival.request.ids + answer + some_ids(random.Random(arrival.request.id), 150)
-        return [program.made(f"{turn}", ids, 8)]
-
-    program.at_first = [program.made("0", some_ids(program.dice, 150), 8) for _ in range(CHATS)]
-    program.then = then
-    return program
+class Job(NamedTuple):
+    name: str
+    run: Callable[[], None]
+    again: bool = False  # worth more rounds
 
 
-PROGRAMS: dict[str, Callable[[int], Program]] = {
-    "few-shot": few_shot,
-    "self-consistency": self_consistency,
-    "tree of thought": tree_of_thought,
-    "multi-turn": multi_turn,
-}
+def work_off(jobs: list[Job], minutes: float) -> None:
+    """Each once; then those that are worth it in turn, while what one took last still fits."""
+    end = time.monotonic() + 60 * minutes
+    took: dict[str, float] = {}
+    for number in range(MOST_ROUNDS):
+        for job in jobs:
+            began = time.monotonic()
+            if number == 0 or (job.again and began + took[job.name] < end):
+                print(f"{job.name} …", end="\r", file=sys.stderr, flush=True)
+                job.run()
+                took[job.name] = time.monotonic() - began
+
+
+class InProcess:
+    """``parts``: all of it and no cache, round after round; the other parts once."""
+
+    def __init__(self, model: LoadedModel, *, quick: bool) -> None:
+        self.model, self.quick = model, quick
+        self.ours = Ours(model, POOL)
+        self.parts: Runs = defaultdict(lambda: defaultdict(list))
+        self.orders: Runs = defaultdict(lambda: defaultdict(list))
+        self.ours.run(self.made("few-shot", -1), WHOLE)  # warms up
+
+    def made(self, name: str, number: int) -> Program:
+        scale = 10 if self.quick else 1
+        return WORKLOADS[name](number, count=AT_ONCE[name], ids=ORDINARY, scale=scale)
+
+    def measure(self, name: str, sides: Iterable[Side]) -> None:
+        for side in sides:
+            seen = self.parts[name][side.name]
+            seen.append(self.ours.run(self.made(name, len(seen)), side))
+
+    def order(self, name: str) -> None:
+        def crowd() -> Program:
+            scale = 10 if self.quick else CROWD_SCALE
+            return WORKLOADS[name](0, count=CROWD[name], ids=ORDINARY, scale=scale)
+
+        self.ours.run(crowd(), WHOLE)
+        small = Ours(self.model, int(ROOM * self.ours.cached_tokens))
+        for side in ORDERS:
+            self.orders[name][side.name].append(small.run(crowd(), side))
+
+    def jobs(self, wanted: Collection[str]) -> list[Job]:
+        jobs: list[Job] = []
+        for name in WORKLOADS if "parts" in wanted else ():
+            # chats have no branches that could run one after the other
+            others = [each for each in PARTS if name != "multi-turn" or each.parallel]
+            pair = (WHOLE, NO_CACHE)
+            jobs.append(Job(name, partial(self.measure, name, pair), again=True))
+            jobs.append(Job(f"{name}, parts", partial(self.measure, name, others)))
+        crowds = WORKLOADS if "orders" in wanted else ()
+        return jobs + [Job(f"{name}, orders", partial(self.order, name)) for name in crowds]
+
+
+def show_runs(name: str, runs: dict[str, list[Run]]) -> dict[str, Any]:
+    base = median(run.wall_s for run in next(iter(runs.values())))
+    rows: dict[str, Any] = {}
+    for side, each in runs.items():
+        wall, last = median(run.wall_s for run in each), each[-1]
+        spread = max(run.wall_s for run in each) / min(run.wall_s for run in each)
+        rows[side] = last._asdict() | {
+            "wall_s": wall,
+            "ratio": wall / base,
+            "spread": spread,
+            "rounds": len(each),
+            "hit_rate": last.hit_rate,
+        }
+        print(
+            f"{name:18}{side:22}{wall:8.2f} s{wall / base:7.2f}x{last.steps:7,}{last.computed:9,}"
+            f"{last.input:9,}{last.hit_rate:9.3f}{last.output:8,}{last.retractions:6}"
+            f"{len(each):7}{spread:8.2f}x",
+            flush=True,
+        )
+        name = ""
+    return rows
+
+
+def table(title: str, runs: Runs) -> dict[str, Any]:
+    print(
+        f"\n{title}\n{'':40}{'wall':>10}{'/ first':>8}{'steps':>7}{'computed':>9}{'input':>9}",
+        end="",
+    )
+    print(f"{'hit rate':>9}{'out':>8}{'back':>6}{'rounds':>7}{'spread':>9}")
+    return {name: show_runs(name, each) for name, each in runs.items()}
+
+
+def peers_of(args: argparse.Namespace, folder: Path) -> dict[str, Peer]:
+    peers: dict[str, Peer] = {"transformers": Transformers(folder)}
+    for flash in ("on", "off") if args.llama_bin else ():
+        server = str(Path(args.llama_bin) / "llama-server")
+        asked = LlamaServer(server, args.gguf, args.threads, slots=16, flash=flash)
+        peers[f"llama-server, -fa {flash}"] = asked
+    return peers
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--minutes", type=float, default=11.0)
+    parser.add_argument("--parts", default=",".join(ALL))
+    parser.add_argument("--quick", action="store_true", help="a tenth of all lengths, one round")
+    parser.add_argument("--llama-bin", metavar="DIR")
+    parser.add_argument("--gguf", metavar="FILE")
+    args = parser.parse_args()
+    if bool(args.llama_bin) != bool(args.gguf):
+        parser.error("--llama-bin and --gguf go together")
+    args.parts = args.parts.split(",")
+    if unknown := set(args.parts) - set(ALL):
+        parser.error(f"--parts: want some of {', '.join(ALL)} (got {', '.join(sorted(unknown))})")
+    return args
+
+
+def main() -> None:
+    args = arguments()
+    torch.set_num_threads(args.threads)
+    folder = registry.resolve(Places.from_env(), args.model).folder
+    here = InProcess(load(folder, "bf16"), quick=args.quick)
+    jobs = here.jobs(args.parts)
+    theirs: Runs = defaultdict(lambda: defaultdict(list))
+    if "peers" in args.parts:
+        peers = peers_of(args, folder)
+        for name in WORKLOADS:
+            for peer, side in peers.items():
+
+                def ask(name: str = name, peer: str = peer, side: Peer = side) -> None:
+                    theirs[name][peer].append(by_waves(side, here.made(name, 0)))
+
+                jobs.append(Job(f"{name}, {peer}", ask))
+    work_off(jobs, 0.0 if args.quick else args.minutes)
+    found = {
+        "parts": table("one part taken away; room for all of it", here.parts),
+        "orders": table(f"the queue's order; room for {ROOM:.0%}, lengths / 4", here.orders),
+        "peers": table("others", theirs),
+    }
+    versions = {"torch": torch.__version__, "transformers": transformers.__version__}
+    report(**versions, threads=args.threads, at_once=AT_ONCE, **found)
+
+
+if __name__ == "__main__":
+    main()

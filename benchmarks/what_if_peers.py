@@ -1,4 +1,4 @@
-"""The other sides of `what_if.py`: each is asked for N answers the way its users ask."""
+"""The others of `what_if.py` and `programs.py`: asked for N answers the way their users ask."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import json
 import socket
 import subprocess
 import time
+from array import array
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -29,10 +30,10 @@ class Transformers:
     def warm(self, prefix: Ids) -> None:
         pass
 
-    def run(self, prompts: list[Ids], new: int) -> None:
+    def run(self, prompts: list[Ids], new: int) -> list[Ids]:
         ids = torch.tensor([list(each) for each in prompts])
         with torch.inference_mode():
-            self.model.generate(
+            out = self.model.generate(
                 ids,
                 attention_mask=torch.ones_like(ids),
                 max_new_tokens=new,
@@ -41,17 +42,30 @@ class Transformers:
                 temperature=0.8,
                 pad_token_id=0,
             )
+        return [array("I", row) for row in out[:, ids.shape[1] :].tolist()]
 
 
 class LlamaServer:
     """A request each, at once; a slot for each, and one pool of KV for all of them."""
 
-    def __init__(self, binary: str, gguf: str, threads: int, slots: int = 9) -> None:
+    def __init__(
+        self, binary: str, gguf: str, threads: int, slots: int = 9, flash: str = "auto"
+    ) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self._port = free.getsockname()[1]
         command = [binary, "-m", gguf, "-t", str(threads), "-tb", str(threads), "-c", "24576"]
-        command += ["-np", str(slots), "-kvu", "--host", "127.0.0.1", "--port", str(self._port)]
+        command += [
+            "-np",
+            str(slots),
+            "-kvu",
+            "-fa",
+            flash,
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(self._port),
+        ]
         quiet = subprocess.DEVNULL
         self._server = subprocess.Popen(command, stdout=quiet, stderr=quiet)
         atexit.register(self._server.terminate)
@@ -72,15 +86,17 @@ class LlamaServer:
     def warm(self, prefix: Ids) -> None:
         self.run([prefix], 1)
 
-    def run(self, prompts: list[Ids], new: int) -> None:
+    def run(self, prompts: list[Ids], new: int) -> list[Ids]:
         with ThreadPoolExecutor(len(prompts)) as threads:
-            list(threads.map(self._answer, prompts, [new] * len(prompts)))
+            return list(threads.map(self._answer, prompts, [new] * len(prompts)))
 
-    def _answer(self, ids: Ids, new: int) -> None:
+    def _answer(self, ids: Ids, new: int) -> Ids:
         wanted = {"n_predict": new, "ignore_eos": True, "temperature": 0.8, "cache_prompt": True}
+        wanted["return_tokens"] = True
         status, body = self._asked("POST", "/completion", {"prompt": list(ids), **wanted})
         if status != 200:
             raise RuntimeError(f"llama-server: {status} {body[:200]!r}")
+        return array("I", json.loads(body)["tokens"])
 
     def _asked(self, method: str, path: str, body: Any = None) -> tuple[int, bytes]:
         link = http.client.HTTPConnection("127.0.0.1", self._port, timeout=ANSWER_S)
