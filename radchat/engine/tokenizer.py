@@ -247,6 +247,11 @@ class Tokenizer:
             return ByteDetokenizer(self._table, tail)
         return WindowDetokenizer(self._decode_window, tail)
 
+    @property
+    def table(self) -> Sequence[bytes] | None:
+        """The bytes of each id; None where a token's text is no matter of bytes alone."""
+        return self._table
+
     def decode(self, ids: Iterable[int]) -> str:
         """The text of all the ids; control tokens as their names. Equal to any stream of them."""
         if self._table is not None:
