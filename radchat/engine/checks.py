@@ -22,9 +22,17 @@ def check_request(
         raise InvalidInput(f"first_choice: got {request.first_choice!r}", field="first_choice")
     if request.fill not in FILLS:
         raise InvalidInput(f"fill: want {', '.join(FILLS)} (got {request.fill!r})", field="fill")
-    if request.fill != "answer" and (request.n > 1 or request.params.prompt_logprobs):
-        raise InvalidInput(f"fill {request.fill}: wants n = 1 and no prompt_logprobs", field="fill")
+    if request.fill != "answer" and request.n > 1:
+        raise InvalidInput(f"fill {request.fill}: wants n = 1", field="fill")
+    if request.fill in ("load", "warm") and request.params.prompt_logprobs:
+        raise InvalidInput(f"fill {request.fill}: wants no prompt_logprobs", field="fill")
     num = len(request.ids)
+    if not 0 <= request.score_from <= (num if request.scores else 0):
+        raise InvalidInput(
+            f"score_from: want 0 to {num}, with fill score or prompt_logprobs"
+            f" (got {request.score_from})",
+            field="score_from",
+        )
     if not 0 <= request.said <= num:
         raise InvalidInput(f"said: want 0 to {num} (got {request.said})", field="said")
     if not num:

@@ -55,8 +55,9 @@ class Group:
         After one, what had been restored and not used is found like all else in the tree.
         """
         self.restored = 0
-        if not self.request.params.prompt_logprobs:  # those run every token, found or not
-            self._cover(cached_len, "device")
+        if self.request.scores:  # from there on every token runs, found or not
+            cached_len = min(cached_len, first_scored(self.request))
+        self._cover(cached_len, "device")
 
     def settle(self) -> int:
         """What was restored counts from now on; how many tokens that is."""
@@ -105,6 +106,11 @@ class Group:
 
     def _cover(self, end: int, tier: Tier) -> None:
         _append(self.spans, self.covered, min(end, self.prompt_len), tier)
+
+
+def first_scored(request: Request) -> int:
+    """The first row of the prompt that log probabilities are asked of."""
+    return max(0, request.score_from - 1)
 
 
 def _append(spans: list[Span], start: int, end: int, tier: Tier) -> None:

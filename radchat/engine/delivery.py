@@ -10,7 +10,7 @@ from torch import Tensor
 from radchat.engine import sampling
 from radchat.engine.ahead import Ahead
 from radchat.engine.batch import Work
-from radchat.engine.choice import Choice, Group
+from radchat.engine.choice import Choice, Group, first_scored
 from radchat.engine.meters import Meters
 from radchat.engine.prefix_cache import PrefixCache
 from radchat.engine.request import (
@@ -55,7 +55,8 @@ class Delivery:
         words = Words(*self._text(group.request))
         request = group.request
         said = request.ids[len(request.ids) - request.said :]
-        return Choice(group, index, ids, words, sampling.Seen(request.ids, said))
+        seen = sampling.Seen(request.ids, said)
+        return Choice(group, index, ids, words, seen, scored=first_scored(request))
 
     def start(self, choice: Choice, events: list[Event]) -> None:
         group, meters = choice.group, self._meters
@@ -90,7 +91,7 @@ class Delivery:
             choice, group, lease = each.choice, each.choice.group, each.choice.lease
             assert lease is not None
             rows = wanted_rows(each)
-            if choice.is_scoring:
+            if choice.is_scoring and rows:  # else they all are before the first that is scored
                 self._score(choice, logits[row : row + len(rows)], rows)
             lease.computed_len = max(lease.computed_len, each.end)
             if each.start < group.prompt_len:
@@ -112,7 +113,7 @@ class Delivery:
                     draws.append(sampling.Draw(row - 1, params, each.end, number, choice.seen))
                     owners.append((choice, index))
             elif each.end == len(choice.ids):
-                self.end(choice, FinishReason.STOP, events)  # it was to be warm, no more
+                self.end(choice, FinishReason.STOP, events)  # it was to be warm, or scored
         return draws, owners
 
     def _score(self, choice: Choice, logits: Tensor, rows: range) -> None:
@@ -152,6 +153,7 @@ class Delivery:
         """A sibling: if its first token does not end it, it forks here, or waits for room."""
         assert parent.lease is not None
         child = self.choice(parent.group, index, array("I", parent.ids))
+        child.scored = parent.scored
         if not self._take(child, token, events):
             return
         if self._scheduler.has_place:

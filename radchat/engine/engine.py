@@ -121,7 +121,7 @@ class Engine(Outside):
             arrived=self._clock(),
             limit=room if params.max_tokens is None else min(room, params.max_tokens),
             live=request.n,
-            prompt_logprobs=[None] if params.prompt_logprobs else None,
+            prompt_logprobs=[None] * max(1, request.score_from) if request.scores else None,
         )
         self._groups[request.id] = group
         ids = request.ids

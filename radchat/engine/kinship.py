@@ -56,10 +56,11 @@ class Kinship:
         Worth waiting for: a page of tokens, or half of what would have to be run.
         """
         last = len(choice.ids) - 1
+        most = choice.scored if choice.is_scoring else last  # those behind it run, found or not
         best, leader = 0, None
         ended: list[tuple[int, int, Choice]] = []
         for entry in self._leaders:
-            shared, other = min(-entry[0], last), entry[2]
+            shared, other = min(-entry[0], most), entry[2]
             if shared - matched <= best:
                 break  # nor has anyone behind it more to give
             if other.admitted != entry[1] or other.lease is None or other.pending <= 1:

@@ -11,9 +11,9 @@ from typing import Literal, NamedTuple, TypeAlias
 from radchat.errors import InvalidInput
 
 Ids: TypeAlias = "array[int]"  # typecode 'I': four bytes an id, compared in bulk
-Fill: TypeAlias = Literal["answer", "load", "warm"]
+Fill: TypeAlias = Literal["answer", "load", "warm", "score"]
 Tier: TypeAlias = Literal["device", "disk", "computed"]  # the last: none had it
-FILLS: tuple[Fill, ...] = ("answer", "load", "warm")
+FILLS: tuple[Fill, ...] = ("answer", "load", "warm", "score")
 MAX_STOPS = 64
 MAX_BIASES = 1024
 MAX_CHOICES = 128
@@ -115,7 +115,8 @@ class Request:
 
     ``fill`` other than ``answer`` draws nothing: ``load`` restores what is on disk of the ids, to
     the first hole or to where computing is cheaper; ``warm`` has all of them cached, computing what
-    is not on disk. Both end with reason ``stop`` and nothing kept.
+    is not on disk; ``score`` gives the log probabilities of the ids from ``score_from`` on. All end
+    with reason ``stop`` and nothing kept.
     """
 
     id: str
@@ -127,6 +128,13 @@ class Request:
     namespace: str = ""
     said: int = 0  # of ``ids``, the last ones that are the answer's own already (it goes on)
     fill: Fill = "answer"
+    score_from: int = 0  # log probabilities of the prompt are of ids[score_from:]: no row before
+    # score_from - 1 runs for them
+
+    @property
+    def scores(self) -> bool:
+        """Whether log probabilities of its prompt are asked for."""
+        return self.fill == "score" or self.params.prompt_logprobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,8 +199,9 @@ class Usage:
     Choices of one request share the input: each reports the same input numbers and its own output.
     ``cached_tokens`` = device + host + disk. What was restored counts as ``disk`` once a row that
     attends to it has run (of a ``load``, which runs none: when it ends). An abort before the prompt
-    was computed leaves the sum short, and so does a ``load`` of what is not on disk. With
-    ``prompt_logprobs`` every prompt token runs through the model, so all of them count as computed.
+    was computed leaves the sum short, and so does a ``load`` of what is not on disk. Where log
+    probabilities of the prompt are asked for, every token from ``score_from - 1`` on runs through
+    the model, so all of those count as computed.
     """
 
     input_tokens: int

@@ -159,10 +159,12 @@ class Restoring:
         lease, request = choice.lease, choice.request
         assert lease is not None
         limit = len(choice.ids)
-        if request.fill != "load":
+        if choice.is_scoring:
+            limit = choice.scored  # from there on every row runs
+        elif request.fill != "load":
             limit -= 1  # the next token is drawn from the last one's row
         at = lease.computed_len
-        if at >= limit or choice.is_scoring or request.namespace:
+        if at >= limit or request.namespace:
             return
         restore, is_first = choice.restore, choice.restore is None
         if restore is None:

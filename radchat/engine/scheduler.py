@@ -229,8 +229,8 @@ class Scheduler:
         if not self._options.follow:
             return False
         choice.kin.look(choice, self.running.choices)
-        if choice.is_scoring or not choice.kin.may_follow:
-            return False  # a scoring one runs every token anyway
+        if not choice.kin.may_follow:
+            return False
         leader = choice.kin.leader(choice, self._matched(choice), self._cache.page_size)
         if leader is None:
             return False

@@ -73,12 +73,12 @@ class Bench:
             self.engine.check_idle()
             self.engine.close()
 
-    def request(self, ids: Ids, length: int = 3, **more: Any) -> Request:
+    def request(self, ids: Ids, length: int | None = 3, **more: Any) -> Request:
         self._named += 1
         params = greedy(length, **more.pop("params", {}))
         return Request(f"r{self._named}", ids, params, **more)
 
-    def ask(self, ids: Ids, length: int = 3, **more: Any) -> Finished:
+    def ask(self, ids: Ids, length: int | None = 3, **more: Any) -> Finished:
         request = self.request(ids, length, **more)
         before = self.engine.rows_run
         self.engine.submit(request)
@@ -288,6 +288,15 @@ def test_scoring_and_other_namespaces_leave_the_disk_alone(bench: Bench) -> None
     bench.restart()
     assert bench.ask(ids, namespace="other").usage.computed == 300
     assert bench.store.reads == []
+
+
+@pytest.mark.parametrize("start", [100, 256, 257, 300])
+def test_scoring_restores_what_comes_before_its_first_row(bench: Bench, start: int) -> None:
+    ids = some(1, 300)
+    bench.keep(ids)
+    bench.restart()
+    end = bench.ask(ids + some(2, 9), None, fill="score", score_from=start)
+    assert (end.usage.disk, end.usage.computed) == (start - 1, 310 - start)
 
 
 @pytest.mark.parametrize("n", [2, 5])

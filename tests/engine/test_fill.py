@@ -97,7 +97,7 @@ def test_what_cannot_be_filled_is_refused() -> None:
         engine.submit(Request("a", some(5), greedy(), fill="x"))  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="fill warm: wants n = 1"):
         engine.submit(Request("a", some(5), greedy(), n=2, fill="warm"))
-    with pytest.raises(InvalidInput, match="no prompt_logprobs"):
+    with pytest.raises(InvalidInput, match="fill load: wants no prompt_logprobs"):
         engine.submit(Request("a", some(5), greedy(prompt_logprobs=True), fill="load"))
 
 
