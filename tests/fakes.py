@@ -186,8 +186,7 @@ class ScriptedModel:
                 continue
             whole = [int(token) for token in sequence]
             scores = self._scores(whole) if self._scores else {self._reply(whole): 20.0}
-            for token, score in scores.items():
-                logits[out, token] = score
+            logits[out, list(scores)] = torch.tensor(list(scores.values()))
         return logits
 
     def _read(

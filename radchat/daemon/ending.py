@@ -7,8 +7,18 @@ from typing import Any
 from radchat.daemon.asked import Asked
 from radchat.daemon.beginning import followed
 from radchat.daemon.heard import Heard
+from radchat.engine.request import FinishReason
+from radchat_sessions import messages
 from radchat_sessions.messages import Begun, Ended
 from radchat_sessions.store import Store
+
+STORED: dict[FinishReason, messages.FinishReason] = {
+    FinishReason.STOP: "stop",
+    FinishReason.LENGTH: "length",
+    FinishReason.DEAD_END: "length",  # the store knows an answer that was cut; its error says why
+    FinishReason.ABORT: "abort",
+    FinishReason.ERROR: "error",
+}
 
 
 def end(
@@ -28,7 +38,7 @@ def end(
         choice.id,
         ids=choice.ids,
         parts=choice.parts,
-        finish_reason=reason.value,
+        finish_reason=STORED[reason],
         usage=usage,
         timing=choice.timing(asked.asked_at),
         stopped=choice.finished is not None and choice.finished.stopped,

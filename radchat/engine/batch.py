@@ -10,6 +10,7 @@ from radchat.engine.choice import Choice
 from radchat.engine.request import Priority
 
 log = logging.getLogger(__name__)
+JUMP_ROWS = 64  # of an answer's own, in a step: a longer forced run goes with the prompts
 Urgency = Callable[[Choice], tuple[float, float]]
 
 
@@ -37,6 +38,7 @@ def compose(
 ) -> list[Work]:
     """Foreground rows, foreground chunks, then background with what is left of ``chunk_tokens``.
 
+    What an answer's grammar has forced goes with its last row, wherever that fits the budget.
     Chunks go in order of ``urgency``, or of admission without one; but the oldest prompt of a
     priority has a quarter of the budget, and at least a page, for itself: it never stands still.
     A chunk ends on a page's edge or where the ids end. A short step has none of the background: the
@@ -47,13 +49,15 @@ def compose(
     for priority in Priority:
         if priority is Priority.BACKGROUND and budget <= 0:
             break
+        extending: list[Choice] = []
         for choice in running[priority]:
-            if choice.rows == 1:
+            if choice.rows == 1 or _jumps(choice, budget):
                 work.append(Work(choice, choice.next_row, len(choice.ids)))
-                budget -= 1
+                budget -= choice.rows
+            elif choice.rows:
+                extending.append(choice)
         if priority is Priority.BACKGROUND and is_short:
             break
-        extending = [choice for choice in running[priority] if choice.rows > 1]
         reserved = max(page_size, budget // 4)
         for choice in sorted(extending, key=urgency) if urgency else extending:
             if choice is extending[0]:
@@ -67,6 +71,12 @@ def compose(
                 work.append(Work(choice, choice.next_row, end))
                 budget -= end - choice.next_row
     return work
+
+
+def _jumps(choice: Choice, budget: int) -> bool:
+    """An answer on its way, with a few ids that its grammar has forced."""
+    is_short = choice.num_out > 0 and choice.rows <= min(JUMP_ROWS, budget)
+    return is_short and choice.rows_end == len(choice.ids)
 
 
 def _chunk_end(choice: Choice, room: int, page_size: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from radchat.engine.choice import Choice
 from radchat.engine.kv_pool import KVPool
 from radchat.engine.prefix_cache import Lease, PrefixCache
 from radchat.engine.request import FILLS, MAX_CHOICES, Request
@@ -26,6 +27,11 @@ def check_request(
         raise InvalidInput(f"fill {request.fill}: wants n = 1", field="fill")
     if request.fill in ("load", "warm") and request.params.prompt_logprobs:
         raise InvalidInput(f"fill {request.fill}: wants no prompt_logprobs", field="fill")
+    if request.grammar is not None:
+        if request.fill != "answer":
+            raise InvalidInput(f"fill {request.fill}: wants no grammar", field="fill")
+        if request.grammar.base.vocab_size != vocab_size:
+            raise InvalidInput("grammar: it was compiled for another model", field="grammar")
     num = len(request.ids)
     if not 0 <= request.score_from <= (num if request.scores else 0):
         raise InvalidInput(
@@ -53,6 +59,19 @@ def check_request(
             prompt_tokens=num,
             limit=pool,
         )
+
+
+def check_answers(choices: Sequence[Choice]) -> None:
+    """Of what is alive: prompt and output are all its ids, and its grammar has seen just those
+    that are the answer's.
+    """
+    for choice in choices:
+        request = choice.request
+        if request.fill == "answer":
+            assert len(choice.ids) == len(request.ids) + choice.num_out, "ids uncounted"
+        assert 0 <= choice.num_forced <= choice.num_out, "more forced than put out"
+        if choice.matcher is not None:
+            assert choice.matcher.count == request.said + choice.num_out, "ids the grammar missed"
 
 
 def check_idle(cache: PrefixCache) -> None:

@@ -17,6 +17,7 @@ from radchat.engine.sampling import Seen
 from radchat.engine.words import Words
 
 if TYPE_CHECKING:
+    from radchat.engine.matcher import Matcher
     from radchat.engine.prefix_cache import Lease
 
 
@@ -93,7 +94,7 @@ class Group:
     def tokens_of(self, tier: str) -> int:
         return sum(span.end - span.start for span in self.spans if span.tier == tier)
 
-    def usage(self, output_tokens: int) -> Usage:
+    def usage(self, output_tokens: int, forced_tokens: int) -> Usage:
         device, disk = self.tokens_of("device"), self.tokens_of("disk")
         return Usage(
             input_tokens=self.prompt_len,
@@ -102,6 +103,7 @@ class Group:
             device=device,
             disk=disk,
             computed=self.tokens_of("computed"),
+            forced_tokens=forced_tokens,
         )
 
     def _cover(self, end: int, tier: Tier) -> None:
@@ -130,10 +132,12 @@ class Choice:
     ids: Ids  # prompt and output; the lease's own array while there is a lease
     words: Words
     seen: Seen
+    matcher: Matcher | None = None  # at the end of ``ids``
     unborn: tuple[int, ...] = ()  # siblings that fork at the first draw
     lease: Lease | None = None
     raw: bytes = b""  # ids at the time of queueing (a fork's: its parent's), to compare in bulk
     num_out: int = 0
+    num_forced: int = 0  # of them
     scored: int = 0  # rows of the prompt whose log probabilities are known
     lent: Priority = Priority.BACKGROUND  # its own, or a follower's higher one
     admitted: int = 0  # order of admission
@@ -191,6 +195,30 @@ class Choice:
     def remaining(self) -> int:
         """Ids that may still be put out."""
         return self.group.limit - self.num_out
+
+    @property
+    def jumps(self) -> bool:
+        """Whether what its grammar forces is taken without a draw."""
+        return self.request.jump and self.request.params.logprobs is None
+
+    def ends_with(self, token: int) -> bool:
+        """Whether this id is the end of an answer."""
+        is_end = self.matcher is not None and token == self.matcher.end_id
+        return is_end or token in self.request.params.stop_ids
+
+    def sibling(self, index: int) -> Choice:
+        """One of those it carries unborn, as this one is before its own first draw."""
+        return Choice(
+            self.group,
+            index,
+            self.ids[:],
+            self.words.copy(),
+            self.seen.copy(),
+            self.matcher and self.matcher.copy(),
+            num_out=self.num_out,
+            num_forced=self.num_forced,
+            scored=self.scored,
+        )
 
     def queue(self) -> None:
         self.raw = self.ids.tobytes()

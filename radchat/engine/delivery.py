@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Sequence
 
 from torch import Tensor
@@ -20,16 +19,13 @@ from radchat.engine.request import (
     Ids,
     Progress,
     Started,
-    Tokens,
 )
 from radchat.engine.runner import wanted_rows
 from radchat.engine.scheduler import Scheduler
+from radchat.engine.taking import TEXT_FAULTS, Ending, dead_end, matcher_of, run_on, take
 from radchat.engine.unless_full import or_on_cpu
 from radchat.engine.words import TextFactory, Words
 from radchat.errors import RadchatError
-
-# what a tokenizer's decoder may raise at some id; it ends the answer, never the engine
-TEXT_FAULTS = (RadchatError, ValueError, LookupError)
 
 
 class Delivery:
@@ -51,12 +47,13 @@ class Delivery:
         self._on_end = on_end
         self._ahead = ahead
 
-    def choice(self, group: Group, index: int, ids: Ids) -> Choice:
+    def choice(self, group: Group, ids: Ids) -> Choice:
         words = Words(*self._text(group.request))
         request = group.request
         said = request.ids[len(request.ids) - request.said :]
         seen = sampling.Seen(request.ids, said)
-        return Choice(group, index, ids, words, seen, scored=first_scored(request))
+        matcher = matcher_of(request)
+        return Choice(group, 0, ids, words, seen, matcher, scored=first_scored(request))
 
     def start(self, choice: Choice, events: list[Event]) -> None:
         group, meters = choice.group, self._meters
@@ -107,14 +104,37 @@ class Delivery:
                 self._cache.show(lease)
             row += len(rows)
             if each.draws:
-                for index in (choice.index, *choice.unborn):
-                    number = group.request.first_choice + index
-                    params = group.request.params
-                    draws.append(sampling.Draw(row - 1, params, each.end, number, choice.seen))
-                    owners.append((choice, index))
+                self._draw(choice, row - 1, draws, owners, events)
             elif each.end == len(choice.ids):
                 self.end(choice, FinishReason.STOP, events)  # it was to be warm, or scored
         return draws, owners
+
+    def _draw(
+        self,
+        choice: Choice,
+        row: int,
+        draws: list[sampling.Draw],
+        owners: list[tuple[Choice, int]],
+        events: list[Event],
+    ) -> None:
+        """From this row, for it and for each that it carries unborn; nothing where the grammar
+        has the first ids, or no way on.
+        """
+        matcher, position, mask = choice.matcher, len(choice.ids), None
+        if matcher is not None:
+            if choice.num_out == 0:  # later ones are taken with what was drawn before them
+                ending = run_on(choice, events, self._meters)
+                if not self._goes_on(choice, ending, events) or choice.num_out:
+                    return
+            mask = matcher.mask()
+            if not mask.any():
+                self._goes_on(choice, dead_end(matcher), events)
+                return
+        request = choice.request
+        for index in (choice.index, *choice.unborn):
+            number = request.first_choice + index
+            draws.append(sampling.Draw(row, request.params, position, number, choice.seen, mask))
+            owners.append((choice, index))
 
     def _score(self, choice: Choice, logits: Tensor, rows: range) -> None:
         """Log probabilities of the prompt's tokens behind the rows that have just run."""
@@ -145,18 +165,17 @@ class Delivery:
                 self._bear(choice, index, token, events)
         for choice, token in parents:
             choice.unborn = ()
-            self._take(choice, token, events)
+            self._goes_on(choice, take(choice, token, events, self._meters), events)
 
     def _bear(
         self, parent: Choice, index: int, token: sampling.Drawn | RadchatError, events: list[Event]
     ) -> None:
         """A sibling: if its first token does not end it, it forks here, or waits for room."""
         assert parent.lease is not None
-        child = self.choice(parent.group, index, array("I", parent.ids))
-        child.scored = parent.scored
-        if not self._take(child, token, events):
+        child = parent.sibling(index)
+        if not self._goes_on(child, take(child, token, events, self._meters), events):
             return
-        if self._scheduler.has_place:
+        if self._scheduler.has_place(len(child.ids) - len(parent.ids)):
             child.lease = self._cache.fork(parent.lease, child.ids)
         if child.lease is None:
             self._scheduler.add(child)
@@ -164,38 +183,10 @@ class Delivery:
             child.raw = parent.raw
             self._scheduler.adopt(child)
 
-    def _take(
-        self, choice: Choice, token: sampling.Drawn | RadchatError, events: list[Event]
-    ) -> bool:
-        """Append a drawn token; False: the choice has ended with it."""
-        group, params = choice.group, choice.request.params
-        if isinstance(token, RadchatError):
-            self.end(choice, FinishReason.ERROR, events, str(token))
-            return False
-        choice.ids.append(token.id)
-        choice.num_out += 1
-        self._meters.output_tokens += 1
-        choice.seen.add(token.id)
-        is_stop = token.id in params.stop_ids
-        text = ""
-        try:
-            if is_stop:
-                choice.words.skip()
-            else:
-                text = choice.words.push(token.id)
-        except TEXT_FAULTS as error:
-            choice.ids.pop()  # nobody has been told of it
-            choice.num_out -= 1
-            self.end(choice, FinishReason.ERROR, events, f"id {token.id} has no text: {error}")
-            return False
-        logprobs = () if token.logprob is None else (token.logprob,)
-        events.append(Tokens(group.request.id, choice.index, (token.id,), text, logprobs))
-        if is_stop or choice.words.matched:
-            self.end(choice, FinishReason.STOP, events, stopped=is_stop)
-        elif choice.remaining == 0:
-            self.end(choice, FinishReason.LENGTH, events)
-        else:
+    def _goes_on(self, choice: Choice, ending: Ending | None, events: list[Event]) -> bool:
+        if ending is None:
             return True
+        self.end(choice, ending.reason, events, ending.error, stopped=ending.stopped)
         return False
 
     # -- endings ------------------------------------------------------------------------------
@@ -221,60 +212,55 @@ class Delivery:
         stopped: bool = False,
     ) -> None:
         """One Finished for the choice and for each sibling that it carries unborn."""
-        group = choice.group
-        text, kept = "", choice.num_out
-        if reason is not FinishReason.ERROR:
-            try:
-                text = choice.words.end()
-                kept = choice.words.kept()
-            except TEXT_FAULTS as fault:
-                reason, stopped = FinishReason.ERROR, False
-                error = f"the answer's end has no text: {fault}"
+        group, ending = choice.group, Ending(reason, error, stopped)
+        ending, text, kept = _last(choice.words, choice.num_out, ending)
         self._scheduler.forget(choice)
         if choice.lease is not None:
             # of a failed request only what it has shown stays; ids behind a stop string go
-            n = 0 if reason is FinishReason.ERROR else group.prompt_len + kept
+            n = 0 if ending.reason is FinishReason.ERROR else group.prompt_len + kept
             self._cache.finish(choice.lease, min(n, choice.lease.computed_len))
             choice.lease = None
         for index in (choice.index, *choice.unborn):
-            group.live -= 1
-            events.append(
-                Finished(
-                    request_id=group.request.id,
-                    choice=index,
-                    reason=reason,
-                    text=text,
-                    kept=kept,
-                    stopped=stopped,
-                    usage=group.usage(choice.num_out),
-                    error=error,
-                    last=group.live == 0,
-                    prompt_logprobs=group.scores,
-                    spans=tuple(group.spans),
-                )
-            )
+            self._tell(choice, index, ending, text, kept, events)
         if group.live == 0:
             self._on_end(group)
 
     def end_unborn(self, choice: Choice, index: int, events: list[Event]) -> None:
-        """One of several that still are one row ends before it was anything: it is never born, and
-        the first of the others carries the rest.
+        """One of several that still are one row ends before anything was drawn: it is never born,
+        and the first of the others carries the rest.
         """
-        group = choice.group
         choice.index, *rest = (each for each in (choice.index, *choice.unborn) if each != index)
         choice.unborn = tuple(rest)
+        ending, text, kept = _last(choice.words.copy(), choice.num_out, Ending(FinishReason.ABORT))
+        self._tell(choice, index, ending, text, kept, events)
+
+    def _tell(
+        self, choice: Choice, index: int, ending: Ending, text: str, kept: int, events: list[Event]
+    ) -> None:
+        group = choice.group
         group.live -= 1
         events.append(
             Finished(
                 request_id=group.request.id,
                 choice=index,
-                reason=FinishReason.ABORT,
-                text="",
-                kept=0,
-                stopped=False,
-                usage=group.usage(0),
-                last=False,
+                reason=ending.reason,
+                text=text,
+                kept=kept,
+                stopped=ending.stopped,
+                usage=group.usage(choice.num_out, choice.num_forced),
+                error=ending.error,
+                last=group.live == 0,
                 prompt_logprobs=group.scores,
                 spans=tuple(group.spans),
             )
         )
+
+
+def _last(words: Words, num_out: int, ending: Ending) -> tuple[Ending, str, int]:
+    """The last of an answer's text, and how many of its ids it keeps."""
+    if ending.reason is not FinishReason.ERROR:
+        try:
+            return ending, words.end(), words.kept()
+        except TEXT_FAULTS as fault:
+            ending = Ending(FinishReason.ERROR, f"the answer's end has no text: {fault}")
+    return ending, "", num_out

@@ -18,7 +18,7 @@ from torch import Tensor
 from radchat.engine import sampling
 from radchat.engine.batch import Work, tell
 from radchat.engine.block_store import BlockStore
-from radchat.engine.checks import Poison, check_idle, check_request, wants_checks
+from radchat.engine.checks import Poison, check_answers, check_idle, check_request, wants_checks
 from radchat.engine.choice import Group
 from radchat.engine.delivery import Delivery
 from radchat.engine.device import Device, DeviceFull
@@ -32,6 +32,7 @@ from radchat.engine.request import Event, FinishReason, GaveWay, Request
 from radchat.engine.runner import Model, Runner
 from radchat.engine.scheduler import Scheduler
 from radchat.engine.scheduler_options import SchedulerOptions
+from radchat.engine.taking import matcher_of
 from radchat.engine.unless_full import or_on_cpu
 from radchat.engine.words import TextFactory
 from radchat.errors import InvalidInput, ModelBroken
@@ -127,7 +128,7 @@ class Engine(Outside):
         ids = request.ids
         if request.fill == "load" and self._disk is not None:
             ids = self._disk.loadable(ids)  # no pages, then, for the rest
-        choice = self._delivery.choice(group, 0, array("I", ids))
+        choice = self._delivery.choice(group, array("I", ids))
         choice.unborn = tuple(range(1, request.n))
         self._scheduler.add(choice)
 
@@ -176,6 +177,7 @@ class Engine(Outside):
             self._disk.restoring.wait()
         if self._poison is not None:
             self.cache.check(self._leases())
+            check_answers([*self._scheduler.running, *self._scheduler.waiting])
             self._poison.spread(self._leases())
             if not self.has_work():
                 self.check_idle()
@@ -195,6 +197,7 @@ class Engine(Outside):
             context_length=model.context_length,
             cache=self.cache,
         )
+        matcher_of(request)
 
     # -- what it says of itself -----------------------------------------------------------------
 
@@ -247,6 +250,7 @@ class Engine(Outside):
             "input_tokens": meters.input_tokens,
             "cached_tokens": meters.cached_tokens,
             "output_tokens": meters.output_tokens,
+            "forced_tokens": meters.forced_tokens,
             "hit_rate": meters.hit_rate,
             "retractions": self._scheduler.retractions,
             "device_full": self._scheduler.full_steps,

@@ -46,6 +46,7 @@ class Meters:
     cached_tokens: int = 0
     restored_tokens: int = 0  # of them, from disk: once a row has read them
     output_tokens: int = 0
+    forced_tokens: int = 0  # of them
     seconds: dict[str, float] = field(
         default_factory=lambda: {"schedule": 0.0, "model": 0.0, "sample": 0.0}
     )

@@ -6,9 +6,12 @@ from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-from typing import Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from radchat.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from radchat.engine.grammars import Compiled
 
 Ids: TypeAlias = "array[int]"  # typecode 'I': four bytes an id, compared in bulk
 Fill: TypeAlias = Literal["answer", "load", "warm", "score"]
@@ -39,6 +42,7 @@ def _is_real(value: object) -> bool:
 class FinishReason(StrEnum):
     STOP = "stop"  # a stop token or a stop string
     LENGTH = "length"  # max_tokens, the context or the KV pool's end
+    DEAD_END = "dead_end"  # the grammar allows no token here, or met a limit; what was said stays
     ABORT = "abort"  # asked for, or the client went away
     ERROR = "error"
 
@@ -128,6 +132,8 @@ class Request:
     namespace: str = ""
     said: int = 0  # of ``ids``, the last ones that are the answer's own already (it goes on)
     fill: Fill = "answer"
+    grammar: Compiled | None = None  # what the answer must be of, ``said`` included
+    jump: bool = True  # what the grammar forces is not drawn; where log probabilities are, it is
     score_from: int = 0  # log probabilities of the prompt are of ids[score_from:]: no row before
     # score_from - 1 runs for them
 
@@ -190,6 +196,7 @@ class Tokens:
     ids: tuple[int, ...]
     text: str
     logprobs: tuple[TokenLogprob, ...] = ()
+    forced: bool = False  # all of them by the grammar, none drawn
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +218,7 @@ class Usage:
     host: int = 0
     disk: int = 0
     computed: int = 0
-    forced_tokens: int = 0
+    forced_tokens: int = 0  # of the output: not drawn, the grammar left no choice
 
 
 class Span(NamedTuple):

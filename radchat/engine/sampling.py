@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from radchat.engine import philox
+from radchat.engine.matcher import Mask
 from radchat.engine.request import Ids, SamplingParams, TokenLogprob
 from radchat.errors import ModelBroken
 from radchat_kernels.executor import Executor
@@ -60,6 +61,12 @@ class Tally:
         self._ids[place] = token
         self._times[place] += 1
 
+    def copy(self) -> Tally:
+        other = Tally()
+        other._place = dict(self._place)
+        other._ids, other._times = self._ids.copy(), self._times.copy()
+        return other
+
     @property
     def ids(self) -> NDArray[np.int64]:
         """In order of first occurrence, [n]."""
@@ -88,6 +95,12 @@ class Seen:
         if self._all is not None:
             self._all.add(token)
 
+    def copy(self) -> Seen:
+        other = Seen(self._prompt)
+        other.output = self.output.copy()
+        other._all = self._all and self._all.copy()
+        return other
+
     @property
     def all(self) -> Tally:
         """Prompt and output together."""
@@ -107,6 +120,7 @@ class Draw:
     position: int
     choice: int
     seen: Seen
+    mask: Mask | None = None  # of a grammar: the ids that are allowed, at least one
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +132,9 @@ class Drawn:
 def sample(
     logits: Tensor,
     draws: Sequence[Draw],
-    mask: Tensor | None = None,
     executor: Executor | None = None,
 ) -> list[Drawn | ModelBroken]:
-    """A token for each draw. logits [rows, vocab] float32; mask [draws, vocab], True = allowed.
+    """A token for each draw. logits [rows, vocab] float32.
 
     A draw whose logits are not finite gives an error in its place and harms no other. Logits stay
     where they are with an executor that has kernels, and on a device with any.
@@ -131,14 +144,10 @@ def sample(
     if executor is not None and (executor.name, logits.device.type) != ("torch", "cpu"):
         from radchat.engine import sampling_on_device  # made of this module's parts
 
-        return sampling_on_device.sample(logits, draws, mask, executor)
-    if mask is None and all(_is_plain(draw.params) for draw in draws):
+        return sampling_on_device.sample(logits, draws, executor)
+    if all(draw.mask is None and _is_plain(draw.params) for draw in draws):
         return _argmax(logits, draws)
-    rows = [penalised(logits[draw.row], draw) for draw in draws]
-    if mask is not None:
-        rows = [
-            row.masked_fill(~allowed, -math.inf) for row, allowed in zip(rows, mask, strict=True)
-        ]
+    rows = [_masked(penalised(logits[draw.row], draw), draw.mask) for draw in draws]
     results: list[Drawn | ModelBroken | None] = [None] * len(draws)
     for index, (draw, row) in enumerate(zip(draws, rows, strict=True)):
         best = float(row.max())  # NaN anywhere makes this NaN
@@ -219,6 +228,14 @@ def drawn(logits: Tensor, draw: Draw, token: int) -> Drawn:
         return Drawn(token)
     row = logits[draw.row : draw.row + 1]
     return Drawn(token, token_logprobs(row, [token], draw.params.logprobs)[0])
+
+
+def _masked(row: Tensor, mask: Mask | None) -> Tensor:
+    """Minus infinity for what is not allowed; only a row with a mask is copied for it."""
+    if mask is None:
+        return row
+    refused = np.unpackbits(~mask.view(np.uint8), count=len(row), bitorder="little")
+    return row.masked_fill(torch.from_numpy(refused.view(np.bool_)).to(row.device), -math.inf)
 
 
 def penalised(row: Tensor, draw: Draw) -> Tensor:

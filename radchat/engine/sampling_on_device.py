@@ -21,16 +21,14 @@ from radchat.engine.request import TokenLogprob
 from radchat.engine.sampling import NOISE_SPAN, Draw, Drawn, not_finite, penalised, token_logprobs
 from radchat.errors import ModelBroken
 from radchat_kernels.executor import Executor
-from radchat_kernels.upload import upload_all
+from radchat_kernels.upload import upload, upload_all
 
 _MOST = 1 << 21  # scores sorted at once: their thresholds take some 40 bytes for each
 
 
-def sample(
-    logits: Tensor, draws: Sequence[Draw], mask: Tensor | None, executor: Executor
-) -> list[Drawn | ModelBroken]:
+def sample(logits: Tensor, draws: Sequence[Draw], executor: Executor) -> list[Drawn | ModelBroken]:
     """As ``sampling.sample``."""
-    tokens: list[int] = choose(logits, draws, mask, executor).tolist()
+    tokens: list[int] = choose(logits, draws, executor).tolist()
     scores = _scores(logits, draws, tokens)
     return [
         not_finite(draw) if token < 0 else Drawn(token, scores.get(place))
@@ -56,13 +54,10 @@ def _scores(
     return {place: replace(each, top=each.top[:count]) for (place, count), each in pairs}
 
 
-def choose(
-    logits: Tensor, draws: Sequence[Draw], mask: Tensor | None, executor: Executor
-) -> Tensor:
+def choose(logits: Tensor, draws: Sequence[Draw], executor: Executor) -> Tensor:
     """The token of each draw, [draws] int64 where the logits are; -1: they are not finite."""
     rows = torch.stack([penalised(logits.select(0, draw.row), draw) for draw in draws])
-    if mask is not None:
-        rows = rows.masked_fill_(mask.logical_not(), -torch.inf)
+    _mask(rows, draws)
     best, ids = rows.max(-1)
     params = [draw.params for draw in draws if draw.params.temperature > 0]
     if params:
@@ -73,6 +68,22 @@ def choose(
         chosen = executor.draw(rows, best_score, asked.temperature, keep, asked.keys)
         ids = torch.where(keep < torch.inf, chosen, ids)
     return ids.masked_fill_(best.isfinite().logical_not_(), -1)
+
+
+def _mask(rows: Tensor, draws: Sequence[Draw]) -> None:
+    """Minus infinity for what is not allowed, in the rows of draws that have a mask.
+
+    32 ids a word come over, and are unpacked there.
+    """
+    masks = {place: draw.mask for place, draw in enumerate(draws) if draw.mask is not None}
+    if not masks:
+        return
+    packed = array("i", b"".join(mask.tobytes() for mask in masks.values()))
+    words = upload(packed, rows.device).view(len(masks), -1, 1)
+    places = upload(array("q", masks), rows.device)
+    bits = torch.arange(32, device=rows.device, dtype=torch.int32)
+    refused = (words >> bits).bitwise_and_(1).eq(0).view(len(masks), -1).narrow(1, 0, rows.shape[1])
+    rows.index_copy_(0, places, rows.index_select(0, places).masked_fill_(refused, -torch.inf))
 
 
 class _Asked(NamedTuple):

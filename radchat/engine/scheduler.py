@@ -75,10 +75,10 @@ class Scheduler:
         self.running.add(choice, choice.request.priority)
         self._changes += 1
 
-    @property
-    def has_place(self) -> bool:
+    def has_place(self, rows: int) -> bool:
+        """For one more that has so many to run, in the next step; the others have one at least."""
         is_free = len(self.running) < self._options.max_running
-        return is_free and self.running.has_rows_for(1, least=1)  # a row each, in the next step
+        return is_free and self.running.has_rows_for(min(rows, self._cache.page_size), least=1)
 
     def forget(self, choice: Choice) -> None:
         """A choice has ended, wherever it was; the caller gives its lease back."""

@@ -24,6 +24,12 @@ class Words:
         self._begins: list[int] = []  # of each id: the characters whole before it
         self.matched = False
 
+    def copy(self) -> Words:
+        other = Words(self._detokenizer.copy(), self._checker.copy())
+        other._whole, other._shown = self._whole, self._shown
+        other._begins, other.matched = self._begins[:], self.matched
+        return other
+
     def push(self, token: int) -> str:
         self._begins.append(self._whole)
         return self._show(self._detokenizer.push(token))

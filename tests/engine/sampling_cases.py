@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import random
 from array import array
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from radchat.engine.matcher import Mask
 from radchat.engine.request import SamplingParams
 from radchat.engine.sampling import Draw, Seen
 
 
-def some_step(seed: int, vocab: int, most: int) -> tuple[Tensor, list[Draw], Tensor | None]:
-    """Logits [rows, vocab], up to ``most`` draws from some of their rows, and maybe a mask.
+def some_step(seed: int, vocab: int, most: int) -> tuple[Tensor, list[Draw]]:
+    """Logits [rows, vocab], and up to ``most`` draws from some of their rows.
 
-    A few rows are not finite, a few have ties, some draws are greedy, many have filters.
+    A few rows are not finite, a few have ties, some draws are greedy, many have filters, and in
+    some steps one draw or all have a mask.
     """
     rng = random.Random(seed)
     count = rng.randint(1, most)
@@ -31,10 +36,17 @@ def some_step(seed: int, vocab: int, most: int) -> tuple[Tensor, list[Draw], Ten
         Draw(row, _params(rng, vocab), rng.getrandbits(31), rng.randrange(9), _seen(rng, vocab))
         for row in rows
     ]
-    mask = None
-    if rng.random() < 0.3:
-        mask = torch.rand(count, vocab, generator=generator) < rng.choice([0.02, 0.9])
-    return logits, draws, mask
+    masked = rng.choice([range(0), range(0), range(count), [rng.randrange(count)]])
+    for place in masked:
+        allowed = rng.sample(range(vocab), max(1, int(vocab * rng.choice([0.02, 0.9]))))
+        draws[place] = replace(draws[place], mask=mask_of(allowed, vocab))
+    return logits, draws
+
+
+def mask_of(allowed: Iterable[int], vocab: int) -> Mask:
+    bits = np.zeros(-(-vocab // 32) * 32, dtype=np.uint8)
+    bits[list(allowed)] = 1
+    return np.packbits(bits, bitorder="little").view(np.int32)
 
 
 def _seen(rng: random.Random, vocab: int) -> Seen:

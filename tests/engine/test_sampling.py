@@ -6,6 +6,7 @@ import math
 from array import array
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from radchat.engine.sampling import (
     token_logprobs,
 )
 from radchat.errors import InvalidInput, ModelBroken
+from tests.engine.sampling_cases import mask_of
 
 VOCAB = 512
 
@@ -61,8 +63,8 @@ def draw(row: int = 0, position: int = 7, choice: int = 0, **params: Any) -> Dra
     return Draw(row, SamplingParams(**params), position, choice, Seen())
 
 
-def one(logits: Tensor, each: Draw, mask: Tensor | None = None) -> int:
-    (drawn,) = sample(logits, [each], mask)
+def one(logits: Tensor, each: Draw) -> int:
+    (drawn,) = sample(logits, [each])
     assert isinstance(drawn, Drawn)
     return drawn.id
 
@@ -338,11 +340,27 @@ def test_presence_and_frequency_penalties_count_the_output_only() -> None:
 
 def test_a_mask_is_the_first_filter() -> None:
     logits = rows(2)
-    mask = torch.zeros(1, VOCAB, dtype=torch.bool)
-    mask[0, [5, 6]] = True
-    assert one(logits, draw(temperature=0), mask) == 5 + int(logits[0, 6] > logits[0, 5])
-    drawn = {one(logits, draw(position=p, temperature=9.0, top_p=0.9), mask) for p in range(40)}
-    assert drawn == {5, 6}
+    mask = mask_of([5, 6], VOCAB)
+    greedy = replace(draw(temperature=0), mask=mask)
+    assert one(logits, greedy) == 5 + int(logits[0, 6] > logits[0, 5])
+    hot = draw(temperature=9.0, top_p=0.9)
+    assert {one(logits, replace(hot, position=p, mask=mask)) for p in range(40)} == {5, 6}
+
+
+def test_a_mask_is_of_its_row_alone_and_leaves_the_logits() -> None:
+    logits = rows(1, 2, 3)
+    before = logits.clone()
+    draws = [draw(row, temperature=t) for row in range(3) for t in (0, 1.0)]
+    plain = tokens(logits, draws)
+    best = int(logits[1].argmax())
+    masked = [
+        replace(each, mask=mask_of(set(range(VOCAB)) - {best}, VOCAB)) if each.row == 1 else each
+        for each in draws
+    ]
+    found = tokens(logits, masked)
+    assert (found[:2], found[4:]) == (plain[:2], plain[4:])
+    assert found[2] == int(logits[1].topk(2).indices[1]) != plain[2]
+    assert torch.equal(logits, before)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])

@@ -29,10 +29,10 @@ def told(results: list[Drawn | ModelBroken]) -> list[str]:
 def test_the_tokens_are_the_numpy_paths(vocab: int, steps: int) -> None:
     tokens = broken = 0
     for seed in range(steps):
-        logits, draws, mask = some_step(seed, vocab, most=6)
+        logits, draws = some_step(seed, vocab, most=6)
         before = logits.clone()
-        want = sampling.sample(logits, draws, mask)
-        got = sampling_on_device.sample(logits, draws, mask, TORCH)
+        want = sampling.sample(logits, draws)
+        got = sampling_on_device.sample(logits, draws, TORCH)
         assert told(got) == told(want), f"seed {seed}"
         assert torch.equal(logits.nan_to_num(9e9), before.nan_to_num(9e9))
         tokens += len(got)
@@ -42,21 +42,20 @@ def test_the_tokens_are_the_numpy_paths(vocab: int, steps: int) -> None:
 
 def test_a_draw_by_itself_is_the_same() -> None:
     for seed in range(60):
-        logits, draws, mask = some_step(seed, 300, most=6)
-        together = sampling_on_device.choose(logits, draws, mask, TORCH).tolist()
+        logits, draws = some_step(seed, 300, most=6)
+        together = sampling_on_device.choose(logits, draws, TORCH).tolist()
         for index, draw in enumerate(draws):
-            own = None if mask is None else mask[index : index + 1]
-            alone = sampling_on_device.choose(logits, [draw], own, TORCH)
+            alone = sampling_on_device.choose(logits, [draw], TORCH)
             assert alone.tolist() == together[index : index + 1]
 
 
 def test_more_rows_than_are_sorted_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    logits, draws, _ = some_step(3, 300, most=6)
+    logits, draws = some_step(3, 300, most=6)
     while len(draws) < 4:
         draws.append(draws[0])
-    want = sampling_on_device.choose(logits, draws, None, TORCH)
+    want = sampling_on_device.choose(logits, draws, TORCH)
     monkeypatch.setattr(sampling_on_device, "_MOST", 700)
-    assert torch.equal(sampling_on_device.choose(logits, draws, None, TORCH), want)
+    assert torch.equal(sampling_on_device.choose(logits, draws, TORCH), want)
 
 
 def test_a_nucleus_that_ends_far_down_the_tail() -> None:
@@ -87,8 +86,8 @@ def test_choosing_reads_nothing() -> None:
         float(torch.ones(1) + 1)
         assert transfers.count == 1
         for seed in range(40):
-            logits, draws, mask = some_step(seed, 40, most=6)
-            sampling_on_device.choose(logits, draws, mask, TORCH)
+            logits, draws = some_step(seed, 40, most=6)
+            sampling_on_device.choose(logits, draws, TORCH)
     assert transfers.count == 1
 
 
@@ -96,11 +95,8 @@ def test_all_of_it_is_on_the_device() -> None:
     """With fake CUDA tensors, which refuse to meet tensors of the CPU."""
     steps = [some_step(seed, 40, most=6) for seed in range(40)]
     with FakeTensorMode(allow_non_fake_inputs=True):
-        for _, draws, mask in steps:
+        for _, draws in steps:
             logits = torch.empty(10, 40, device="cuda")
-            on_device = (
-                None if mask is None else torch.empty(mask.shape, dtype=torch.bool, device="cuda")
-            )
-            tokens: Tensor = sampling_on_device.choose(logits, draws, on_device, TORCH)
+            tokens: Tensor = sampling_on_device.choose(logits, draws, TORCH)
             assert tokens.device.type == "cuda"
             assert tokens.shape == (len(draws),)

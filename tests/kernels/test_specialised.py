@@ -71,7 +71,7 @@ def test_a_step_of_any_number_of_rows_finds_its_kernels_compiled() -> None:
         executor.act_mul(x, "silu")
         executor.linear4(x, Packed4(nibbles, scales, scales))
         draws = [Draw(i, params, 1, 0, Seen()) for i in range(rows)]
-        choose(torch.zeros(rows, IDS), draws, None, executor)
+        choose(torch.zeros(rows, IDS), draws, executor)
     executor.copy_pages(pool[None], [(1, 2)])
     assert {name: len(each) for name, each in launch.found.items()} == {
         "add_rmsnorm_kernel": 1,

@@ -99,9 +99,9 @@ def test_sampling_gives_the_numpy_paths_tokens() -> None:
     """All filters, greedy rows and broken ones among the others."""
     executor = TritonExecutor("cpu")
     for seed in range(50):
-        logits, draws, mask = some_step(seed, 300, most=9)
+        logits, draws = some_step(seed, 300, most=9)
         with np.errstate(invalid="ignore"):
-            got = sampling_on_device.sample(logits, draws, mask, executor)
+            got = sampling_on_device.sample(logits, draws, executor)
         assert [repr(each) for each in got] == [
-            repr(each) for each in sampling.sample(logits, draws, mask)
+            repr(each) for each in sampling.sample(logits, draws)
         ], f"seed {seed}"
