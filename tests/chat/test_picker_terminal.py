@@ -91,8 +91,8 @@ def test_a_walk_labels_prunes_finds_and_takes_a_message_back_to_the_editor(
     terminal.type("d")
     terminal.wait_for("HEAD is there or after it")
     terminal.type(KEYS["end"] + KEYS["up"] + "d")
-    terminal.wait_for("2 marked d")
-    assert "d mark  x delete 2  / find" in terminal.lines[-1]
+    terminal.wait_for("d mark  x delete 2  / find")
+    assert "2 marked d" in terminal.text
     assert row(terminal, "e1c7").startswith(" d")
     terminal.type("x")
     terminal.wait_for("delete 2 messages, 313 tokens, 1 branch, 1 label for good? y/N")

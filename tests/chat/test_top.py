@@ -181,7 +181,8 @@ def test_live_a_branch_goes_from_the_device_to_disk(daemon: FakeDaemon, home: Pa
     daemon.script["cache.top"] = look
     command = radchat("--daemon", str(daemon.path), "cache", "top", "-n", "0.2")
     with Terminal(command, clean_env(home)) as terminal:
-        terminal.wait_for("  1  G ")
+        terminal.wait_for("q leave")
+        assert "  1  G " in terminal.text
         assert "price" in terminal.text
         assert "text" not in terminal.text
         terminal.wait_for("one step for 3 s")
