@@ -871,7 +871,7 @@ def test_an_error_is_broken_at_words_on_a_terminal(chat: Open, daemon: FakeDaemo
     terminal = chat("chat", columns=40)
     terminal.wait_for("> ")
     terminal.type("/undo\r")
-    terminal.wait_for("on a line")
+    terminal.wait_for("a line")  # the third
     assert all(f" {line} " in f" error: {words} " for line in terminal.lines if "of " in line)
     assert sum("of " in line for line in terminal.lines) == 2
 
