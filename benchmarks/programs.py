@@ -3,16 +3,14 @@
 The workloads are those of ``workloads.py``, of random words; the model is real. *Parts*: in this
 process, with a pool that holds all of it (``program_runs.py`` says what each side lacks).
 *Orders*: more programs at once than the pool has room for (``ROOM`` of their different tokens),
-lengths a quarter. *Language*: the same four as programs of ``radchat.programs`` on a private
-daemon, cache on and off, all told (``program_language.py``). *JSON*: answers under a schema, with
-and without jump-forward (``jump.py``). The peers have no tree: transformers' ``generate`` gets
-whole prompts, each wave a batch; llama-server (``--llama-bin``, ``--gguf``) a request each, with
-flash attention on and off.
+lengths a quarter. *JSON*: answers under a schema, with and without jump-forward (``jump.py``). The
+peers have no tree: transformers' ``generate`` gets whole prompts, each wave a batch; llama-server
+(``--llama-bin``, ``--gguf``) a request each, with flash attention on and off.
 
 Everything is run once, then again in turn while ``--minutes`` last, up to five times; medians.
 
     python benchmarks/programs.py [--minutes 11] [--quick]
-        [--parts parts,orders,language,json,peers] [--llama-bin DIR --gguf FILE]
+        [--parts parts,orders,json,peers] [--llama-bin DIR --gguf FILE]
 """
 
 from __future__ import annotations
@@ -37,6 +35,8 @@ os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as the daemon has it; read wi
 import torch  # noqa: E402
 import transformers  # noqa: E402
 
+from benchmarks.jump import Jumping  # noqa: E402
+from benchmarks.jump import show as show_jumping  # noqa: E402
 from benchmarks.machine import report  # noqa: E402
 from benchmarks.program_runs import (  # noqa: E402
     NO_CACHE,
@@ -55,12 +55,12 @@ from radchat.engine.model import LoadedModel, load  # noqa: E402
 from radchat.models import registry  # noqa: E402
 from radchat.paths import Places  # noqa: E402
 
-ALL = ("parts", "orders", "language", "json", "peers")
+ALL = ("parts", "orders", "json", "peers")
 ORDINARY = range(300, 40_000)  # ids of words
 POOL = 50_000  # tokens: more than 64 branches of any workload take
 AT_ONCE = {"few-shot": 1, "self-consistency": 1, "tree of thought": 1, "multi-turn": 4}
 CROWD = {"few-shot": 8, "self-consistency": 6, "tree of thought": 4, "multi-turn": 12}
-ROOM, CROWD_SCALE = 0.25, 4
+ROOM = 0.25  # of a crowd's different tokens
 MOST_ROUNDS = 5
 
 Runs = dict[str, dict[str, list[Run]]]  # by workload, by side
@@ -89,15 +89,14 @@ class InProcess:
     """``parts``: all of it and no cache, round after round; the other parts once."""
 
     def __init__(self, model: LoadedModel, *, quick: bool) -> None:
-        self.model, self.quick = model, quick
+        self.model, self.scale, self.crowd_scale = model, *((10, 10) if quick else (1, 4))
         self.ours = Ours(model, POOL)
         self.parts: Runs = defaultdict(lambda: defaultdict(list))
         self.orders: Runs = defaultdict(lambda: defaultdict(list))
         self.ours.run(self.made("few-shot", -1), WHOLE)  # warms up
 
     def made(self, name: str, number: int) -> Program:
-        scale = 10 if self.quick else 1
-        return WORKLOADS[name](number, count=AT_ONCE[name], ids=ORDINARY, scale=scale)
+        return WORKLOADS[name](number, count=AT_ONCE[name], ids=ORDINARY, scale=self.scale)
 
     def measure(self, name: str, sides: Iterable[Side]) -> None:
         for side in sides:
@@ -106,13 +105,16 @@ class InProcess:
 
     def order(self, name: str) -> None:
         def crowd() -> Program:
-            scale = 10 if self.quick else CROWD_SCALE
-            return WORKLOADS[name](0, count=CROWD[name], ids=ORDINARY, scale=scale)
+            count = CROWD[name]
+            return WORKLOADS[name](0, count=count, ids=ORDINARY, scale=self.crowd_scale)
 
         self.ours.run(crowd(), WHOLE)
         small = Ours(self.model, int(ROOM * self.ours.cached_tokens))
         for side in ORDERS:
             self.orders[name][side.name].append(small.run(crowd(), side))
+
+    def ask(self, name: str, peer: Peer, workload: str) -> None:
+        self.parts[workload][name].append(by_waves(peer, self.made(workload, 0)))
 
     def jobs(self, wanted: Collection[str]) -> list[Job]:
         jobs: list[Job] = []
@@ -150,11 +152,9 @@ def show_runs(name: str, runs: dict[str, list[Run]]) -> dict[str, Any]:
 
 
 def table(title: str, runs: Runs) -> dict[str, Any]:
-    print(
-        f"\n{title}\n{'':40}{'wall':>10}{'/ first':>8}{'steps':>7}{'computed':>9}{'input':>9}",
-        end="",
-    )
-    print(f"{'hit rate':>9}{'out':>8}{'back':>6}{'rounds':>7}{'spread':>9}")
+    if runs:
+        counts = f"{'steps':>7}{'computed':>9}{'input':>9}{'hit rate':>9}{'out':>8}{'back':>6}"
+        print(f"\n{title}\n{'':40}{'wall':>10}{'/ first':>8}{counts}{'rounds':>7}{'spread':>9}")
     return {name: show_runs(name, each) for name, each in runs.items()}
 
 
@@ -190,23 +190,22 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     folder = registry.resolve(Places.from_env(), args.model).folder
     here = InProcess(load(folder, "bf16"), quick=args.quick)
-    jobs = here.jobs(args.parts)
-    theirs: Runs = defaultdict(lambda: defaultdict(list))
-    if "peers" in args.parts:
-        peers = peers_of(args, folder)
+    jobs: list[Job] = []
+    jumping = Jumping(folder) if "json" in args.parts else None
+    if jumping:
+        jobs.append(Job("json", jumping.round, again=True))
+    jobs += here.jobs(args.parts)
+    for peer, side in peers_of(args, folder).items() if "peers" in args.parts else ():
         for name in WORKLOADS:
-            for peer, side in peers.items():
-
-                def ask(name: str = name, peer: str = peer, side: Peer = side) -> None:
-                    theirs[name][peer].append(by_waves(side, here.made(name, 0)))
-
-                jobs.append(Job(f"{name}, {peer}", ask))
+            jobs.append(Job(f"{name}, {peer}", partial(here.ask, peer, side, name)))
     work_off(jobs, 0.0 if args.quick else args.minutes)
-    found = {
-        "parts": table("one part taken away; room for all of it", here.parts),
+    found: dict[str, Any] = {
+        "parts": table("one part taken away, room for all of it; and others", here.parts),
         "orders": table(f"the queue's order; room for {ROOM:.0%}, lengths / 4", here.orders),
-        "peers": table("others", theirs),
     }
+    if jumping:
+        found["json"] = jumping.found()
+        show_jumping(found["json"])
     versions = {"torch": torch.__version__, "transformers": transformers.__version__}
     report(**versions, threads=args.threads, at_once=AT_ONCE, **found)
 
