@@ -129,9 +129,11 @@ class Grammars:
         if self._vocabulary is None:
             from llguidance import LLTokenizer, TokenizerWrapper
 
-            wrapper = TokenizerWrapper(_Vocabulary(self._tokenizer, self._stop_ids))
+            wrapper = TokenizerWrapper(
+                _Vocabulary(self._tokenizer, self._vocab_size, self._stop_ids)
+            )
             stops = sorted(self._stop_ids) or None
-            self._vocabulary = LLTokenizer(wrapper, n_vocab=self._vocab_size, eos_token=stops)
+            self._vocabulary = LLTokenizer(wrapper, eos_token=stops)
         return self._vocabulary
 
 
@@ -140,7 +142,7 @@ class _Vocabulary:
 
     bos_token_id = None
 
-    def __init__(self, tokenizer: Tokenizer, stop_ids: frozenset[int]) -> None:
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int, stop_ids: frozenset[int]) -> None:
         if tokenizer.table is None:
             raise InvalidInput(
                 "this model's tokens are not bytes: its answers can't be held to a grammar",
@@ -150,9 +152,13 @@ class _Vocabulary:
         self.special_token_ids = sorted(tokenizer.control_ids | stop_ids)
         # an id that nothing says is the end here: models without one never draw it
         self.eos_token_id = min(stop_ids, default=min(self.special_token_ids, default=0))
-        self.tokens = list(tokenizer.table)
+        # logits may be wider than the tokenizer; a wrapper's tokens alone say how wide (n_vocab
+        # is not heard), and what has no bytes is never allowed
+        self.tokens = list(tokenizer.table) + [b""] * (vocab_size - len(tokenizer.table))
         # text in the midst of text: some layouts write a space before what follows a control token
-        self._before = [next(i for i in range(len(self.tokens)) if i not in tokenizer.control_ids)]
+        self._before = [
+            next(i for i in range(len(tokenizer.table)) if i not in tokenizer.control_ids)
+        ]
 
     def __call__(self, text: str | bytes) -> list[int]:
         words = text.decode() if isinstance(text, bytes) else text

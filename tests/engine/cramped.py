@@ -25,8 +25,11 @@ FATAL = 255  # with this id among its rows no step has room
 class CrampedModel(ScriptedModel):
     """``most``: rows that a step may have, at the attempt of this number."""
 
-    def __init__(self, most: Callable[[int], int], **more: Any) -> None:
+    def __init__(
+        self, most: Callable[[int], int], *, fatal: int | None = FATAL, **more: Any
+    ) -> None:
         super().__init__(**more)
+        self._fatal = fatal
         self._most = most
         self.error: Exception = torch.OutOfMemoryError(TORCH_SAYS)
         self.rows: list[int] = []  # of steps that ran
@@ -42,7 +45,7 @@ class CrampedModel(ScriptedModel):
         logit_rows: Tensor,
     ) -> Tensor:
         num = len(ids)
-        if num > self._most(len(self.rows) + len(self.full)) or FATAL in ids.tolist():
+        if num > self._most(len(self.rows) + len(self.full)) or self._fatal in ids.tolist():
             self.full.append(num)
             pool.data[0, 0].view(-1)[slots] = 1.0  # a part of it had been done
             raise self.error

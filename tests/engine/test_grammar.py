@@ -23,7 +23,7 @@ PERSON = {
 }
 
 
-def grammars(layout: str = "gpt2", *, padded: int = 20) -> Grammars:
+def grammars(layout: str = "gpt2", *, padded: int = 50) -> Grammars:
     tokenizer = toy_tokenizer("chatml", layout)
     stop = tokenizer.control["<|im_end|>"]
     return Grammars(tokenizer, tokenizer.vocab_size + padded, frozenset({stop}))
