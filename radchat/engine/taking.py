@@ -65,7 +65,7 @@ def run_on(choice: Choice, events: list[Event], meters: Meters) -> Ending | None
     if matcher is None:
         return None
     ending: Ending | None = None
-    while ending is None and choice.jumps and (run := matcher.forced()[: choice.remaining]):
+    while ending is None and choice.jumps and (run := matcher.forced()):
         if not choice.ends_with(run[0]) and not matcher.take(run):
             break  # what troubles it shows in its mask
         num, more, ending = _say(choice, run)

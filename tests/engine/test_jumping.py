@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from radchat.engine.batch import compose
 from radchat.engine.grammar import Grammar, GrammarKind
 from radchat.engine.grammars import Grammars
 from radchat.engine.matcher import Mask, Matcher
@@ -21,6 +22,7 @@ from radchat.errors import InvalidInput
 from tests.engine.cramped import ROOMY, CrampedModel
 from tests.engine.jumping import (
     LAYOUTS,
+    PAGE,
     PERSON,
     Asked,
     any_token,
@@ -446,3 +448,45 @@ def test_what_cannot_have_a_grammar_is_refused() -> None:
     with pytest.raises(InvalidInput, match="compiled for another model"):
         engine.submit(replace(request, grammar=other))
     assert not engine.has_work()
+
+
+def test_a_sibling_that_goes_before_it_was_born_leaves_half_a_character_alone() -> None:
+    grammar = held_to("regex", "漢?(漢|漣)(漢|漣)!")
+    request = asking("a", grammar, n=3, temperature=1.0)
+    engine = jumping_engine()
+    engine.submit(request)
+    events = engine.step()
+    assert engine.abort("a", 0)
+    events += drain(engine)
+    spoken = tokenizer().decode(output(events, "a", 0))
+    assert spoken == text(events, "a", 0) == "\ufffd"
+    whole = Asked(request).events[False]
+    for choice in (1, 2):
+        assert text(events, "a", choice) == text(whole, "a", choice)
+        assert output(events, "a", choice) == output(whole, "a", choice)
+
+
+def test_the_grammars_own_end_ends_an_answer_whatever_its_stop_ids() -> None:
+    asked = Asked(fixed(stop_ids=frozenset()))
+    end = finished(asked.events[True], "a")
+    assert (end.reason, end.stopped) == (FinishReason.STOP, True)
+
+
+def test_few_forced_ids_go_with_the_rows_of_answers_and_many_with_the_prompts() -> None:
+    engine = jumping_engine(chunk_tokens=512)
+    grammar = held_to("regex", "[ab]" + "weather " * 12 + "[ab]" + "search " * 200 + "[ab]!")
+    engine.submit(asking("a", grammar, max_tokens=2000))
+    sizes: list[int] = []
+    while engine.has_work():
+        engine.step()
+        for choice in engine._scheduler.running:
+            work = compose(
+                {Priority.FOREGROUND: [choice], Priority.BACKGROUND: []},
+                page_size=PAGE,
+                chunk_tokens=40,
+                scoring_chunk=PAGE,
+                urgency=None,
+            )
+            assert sum(each.end - each.start for each in work) <= 40
+            sizes.append(choice.rows)
+    assert max(sizes) > 100
