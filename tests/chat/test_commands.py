@@ -361,7 +361,7 @@ def test_no_input_at_all_ends_with_one_line(run: Run, text: bytes | None, code: 
 HEAVY = (
     "torch", "transformers", "triton", "numpy", "pydantic", "fastapi", "starlette", "httpx2", "mcp",
     "rich", "markdown_it", "pygments", "prompt_toolkit", "asyncio", "http.client",
-    "radchat_sessions", "radchat_kernels", "radchat.engine",
+    "llguidance", "jsonschema", "radchat_sessions", "radchat_kernels", "radchat.engine",
 )  # fmt: skip
 PROBE = (
     "import sys; from radchat.__main__ import main\n"
