@@ -7,7 +7,7 @@ PY    ?= python3
 export RADCHAT_HOME ?= $(CURDIR)/.demo
 
 .DEFAULT_GOAL := help
-.PHONY: help setup model demo chat check test test-apart test-daemon test-triton test-rooms test-slow kernels bench docs size
+.PHONY: help setup model demo chat check test test-daemon test-triton test-sessions test-rooms test-slow kernels bench docs size
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -34,12 +34,8 @@ check: setup  ## lint, types, import directions
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-test: check model  ## check, then all tests but the slow ones, in two processes
-	@$(MAKE) --no-print-directory -j2 test-apart test-rooms
-
-# what needs a process of its own, one after the other
-test-apart: test-daemon
-	@$(MAKE) --no-print-directory test-triton
+test: check model  ## check, then all tests but the slow ones, two processes at a time
+	@$(MAKE) --no-print-directory -j2 test-rooms test-daemon test-triton test-sessions
 
 PYTEST = $(BIN)/python -m pytest -q -m 'not slow' --durations=15
 
@@ -49,8 +45,11 @@ test-daemon: model  ## the whole program, with a real daemon
 test-triton: setup  ## the GPU's kernels, in Triton's interpreter
 	TRITON_INTERPRET=1 $(PYTEST) tests/triton
 
+test-sessions: setup  ## the transcripts; apart from the others, so that all end at about the same time
+	$(PYTEST) tests/sessions
+
 test-rooms: model  ## all others
-	$(PYTEST) --ignore=tests/e2e --ignore=tests/triton
+	$(PYTEST) --ignore=tests/e2e --ignore=tests/triton --ignore=tests/sessions
 
 test-slow: model  ## the long runs
 	$(BIN)/python -m pytest -q -m slow --durations=15 --ignore=tests/triton
