@@ -34,8 +34,9 @@ check: setup  ## lint, types, import directions
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
+# longest first; -o: the model is there, none waits for it
 test: check model  ## check, then all tests but the slow ones, two processes at a time
-	@$(MAKE) --no-print-directory -j2 test-rooms test-daemon test-triton test-sessions
+	@$(MAKE) --no-print-directory -j2 -o model test-rooms test-daemon test-triton test-sessions
 
 PYTEST = $(BIN)/python -m pytest -q -m 'not slow' --durations=15
 
