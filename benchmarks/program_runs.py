@@ -91,18 +91,18 @@ ORDERS = (
 
 
 class Run(NamedTuple):
-    """``computed``: tokens of prompts, by the engine's own count of rows."""
+    """``computed``: tokens of prompts, by the engine's own count of rows; others don't tell."""
 
     wall_s: float
     steps: int
-    computed: int
+    computed: int | None
     input: int
     output: int
     retractions: int
 
     @property
-    def hit_rate(self) -> float:
-        return 1 - self.computed / self.input
+    def hit_rate(self) -> float | None:
+        return None if self.computed is None else 1 - self.computed / self.input
 
 
 class Ours:
@@ -169,7 +169,7 @@ def run(engine: Engine, program: Program, side: Side) -> Run:
 
 def by_waves(peer: Peer, program: Program) -> Run:
     """What can be asked at once is; then what follows from the answers. All answers of a wave are
-    equally long, and counted as if all of it were computed.
+    equally long.
     """
     began = time.perf_counter()
     wave, steps, asked, output = list(program.at_first), 0, 0, 0
@@ -181,4 +181,4 @@ def by_waves(peer: Peer, program: Program) -> Run:
         output += new * len(wave)
         pairs = zip(wave, answers, strict=True)
         wave = [child for arrival, answer in pairs for child in program.then(arrival, answer)]
-    return Run(time.perf_counter() - began, steps, asked, asked, output, 0)
+    return Run(time.perf_counter() - began, steps, None, asked, output, 0)

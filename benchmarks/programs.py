@@ -118,11 +118,12 @@ class InProcess:
 
     def jobs(self, wanted: Collection[str]) -> list[Job]:
         jobs: list[Job] = []
+        for name in WORKLOADS if "parts" in wanted or "peers" in wanted else ():
+            pair = (WHOLE, NO_CACHE) if "parts" in wanted else (WHOLE,)
+            jobs.append(Job(name, partial(self.measure, name, pair), again=True))
         for name in WORKLOADS if "parts" in wanted else ():
             # chats have no branches that could run one after the other
             others = [each for each in PARTS if name != "multi-turn" or each.parallel]
-            pair = (WHOLE, NO_CACHE)
-            jobs.append(Job(name, partial(self.measure, name, pair), again=True))
             jobs.append(Job(f"{name}, parts", partial(self.measure, name, others)))
         crowds = WORKLOADS if "orders" in wanted else ()
         return jobs + [Job(f"{name}, orders", partial(self.order, name)) for name in crowds]
@@ -141,9 +142,13 @@ def show_runs(name: str, runs: dict[str, list[Run]]) -> dict[str, Any]:
             "rounds": len(each),
             "hit_rate": last.hit_rate,
         }
+        if last.computed is None:
+            counts = f"{'?':>9}{last.input:9,}{'?':>9}"
+        else:
+            counts = f"{last.computed:9,}{last.input:9,}{last.hit_rate:9.3f}"
         print(
-            f"{name:18}{side:22}{wall:8.2f} s{wall / base:7.2f}x{last.steps:7,}{last.computed:9,}"
-            f"{last.input:9,}{last.hit_rate:9.3f}{last.output:8,}{last.retractions:6}"
+            f"{name:18}{side:22}{wall:8.2f} s{wall / base:7.2f}x{last.steps:7,}{counts}"
+            f"{last.output:8,}{last.retractions:6}"
             f"{len(each):7}{spread:8.2f}x",
             flush=True,
         )

@@ -54,6 +54,7 @@ class LlamaServer:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self._port = free.getsockname()[1]
+        self._slots = slots  # more at once would only wait there
         command = [binary, "-m", gguf, "-t", str(threads), "-tb", str(threads), "-c", "24576"]
         command += [
             "-np",
@@ -87,7 +88,7 @@ class LlamaServer:
         self.run([prefix], 1)
 
     def run(self, prompts: list[Ids], new: int) -> list[Ids]:
-        with ThreadPoolExecutor(len(prompts)) as threads:
+        with ThreadPoolExecutor(min(len(prompts), self._slots)) as threads:
             return list(threads.map(self._answer, prompts, [new] * len(prompts)))
 
     def _answer(self, ids: Ids, new: int) -> Ids:
