@@ -167,7 +167,7 @@ def test_the_example_files_say_how_to_run_them() -> None:
 
 
 def test_modules_import_without_side_effects(tmp_path: Path) -> None:
-    """In an empty home: no banner, no folder, no file."""
+    """In an empty home: no banner, no folder, no file; what grammars need waits for one."""
     names = [
         ".".join(path.relative_to(base).with_suffix("").parts)
         for base, package in ((ROOT, "radchat"), (ROOT / "sessions", "radchat_sessions"))
@@ -175,7 +175,10 @@ def test_modules_import_without_side_effects(tmp_path: Path) -> None:
         if path.name != "__main__.py"
     ]
     names = [name.removesuffix(".__init__") for name in names]
-    code = "import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module(name)"
+    code = (
+        "import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module(name)\n"
+        "heavy = {'llguidance', 'jsonschema'} & set(sys.modules); assert not heavy, heavy"
+    )
     env = {
         "HOME": str(tmp_path),
         "RADCHAT_HOME": str(tmp_path / "radchat"),
