@@ -110,6 +110,8 @@ class Asked:
                 engine.submit(replace(request, jump=jump))
             self.events[jump] = drain(engine)
             engine.check_idle()
+            assert isinstance(engine.model, ScriptedModel)
+            assert engine.model.tokens_computed == engine.rows_run, "the model's own count"
             for request in requests:
                 check_counts(self.events[jump], request)
         for request in requests:
