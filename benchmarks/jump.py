@@ -28,6 +28,7 @@ for root in (HERE.parent, HERE.parent / "kernels", HERE.parent / "sessions"):
 
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as the daemon has it; read with torch
 
+import jsonschema  # noqa: E402
 import torch  # noqa: E402
 
 from benchmarks.jump_documents import DOCUMENTS, TEXTS  # noqa: E402
@@ -60,6 +61,7 @@ class Said(NamedTuple):
     steps: int
     forced: int
     cut: int  # documents that MOST tokens did not hold
+    valid: int  # that hold to their schemas
 
     @property
     def output(self) -> int:
@@ -80,6 +82,7 @@ class Speaker:
             )
             for _, schema, prompt in DOCUMENTS
         ]
+        self._decode = model.tokenizer.decode
         self._number = 0
         for number in range(len(self._asked)):
             self.say([number], jump=True)
@@ -106,14 +109,24 @@ class Speaker:
                     cut += event.reason is FinishReason.LENGTH
         wall = time.perf_counter() - began
         steps = engine.stats()["steps"] - before
-        return Said([answers[name] for name in names], wall, steps, forced, cut)
+        said = [answers[name] for name in names]
+        valid = sum(map(self._holds, numbers, said))
+        return Said(said, wall, steps, forced, cut, valid)
+
+    def _holds(self, number: int, ids: Ids) -> bool:
+        text = self._decode([each for each in ids if each not in self._params.stop_ids])
+        try:
+            jsonschema.validate(json.loads(text), DOCUMENTS[number][1])
+        except (ValueError, jsonschema.ValidationError):
+            return False
+        return True
 
     def one_by_one(self, *, jump: bool) -> Said:
         """The first text of each schema."""
         each = [self.say([number], jump=jump) for number in range(0, len(self._asked), TEXTS)]
         return Said(
             [said.ids[0] for said in each],
-            *(sum(said[field] for said in each) for field in range(1, 5)),
+            *(sum(said[field] for said in each) for field in range(1, 6)),
         )
 
     def at_once(self, *, jump: bool) -> Said:
@@ -148,6 +161,7 @@ class Jumping:
                 "forced": with_.forced,
                 "same": sum(a == b for a, b in zip(with_.ids, without.ids, strict=True)),
                 "documents": len(with_.ids),
+                "valid": [with_.valid, without.valid],
                 "cut": with_.cut,
                 "rounds": len(pairs),
             }
@@ -171,15 +185,16 @@ def first_masks(model: LoadedModel, times: int = 40) -> dict[str, float]:
 
 def show(found: dict[str, Any]) -> None:
     heads = f"{'with ms':>9}{'without':>9}{'faster':>8}{'steps':>12}{'':7}{'forced of':>12}"
-    print(f"\n{'a schema decides':24}{heads}{'same ids':>10}{'cut':>5}{'rounds':>7}")
+    print(f"\n{'a schema decides':24}{heads}{'same ids':>10}{'valid':>9}{'cut':>5}{'rounds':>7}")
     for name, row in found["rows"].items():
         walls = "".join(f"{1000 * each:9.0f}" for each in row["wall_s"])
         steps = "{} / {}".format(*row["steps"])
         forced = f"{row['forced']} / {row['output'][0]}"
         same = f"{row['same']} / {row['documents']}"
+        valid = "{} + {}".format(*row["valid"])
         print(
             f"{name:24}{walls}{row['faster']:7.2f}x{steps:>12}{row['steps_ratio']:6.2f}x"
-            f"{forced:>12}{same:>10}{row['cut']:5}{row['rounds']:7}"
+            f"{forced:>12}{same:>10}{valid:>9}{row['cut']:5}{row['rounds']:7}"
         )
     masks = found["first_mask_ms"]
     print("schema to first mask, ms: " + ", ".join(f"{k} {v:.2f}" for k, v in masks.items()))
