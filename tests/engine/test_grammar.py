@@ -168,7 +168,10 @@ def test_what_can_not_be_enforced_is_refused_with_its_place(
         ('{"type": "string", "pattern": "("}', "pattern"),
         ('{"type": "string", "pattern": "(?=a)b"}', "pattern"),
         ('{"properties": {"a": {"minimum": "x"}}}', "properties.a.minimum"),
-        ('{"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}', "itself"),
+        (
+            '{"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}',
+            "without end",
+        ),
         ('{"type":"array","items":' * 5000 + "{}" + "}" * 5000, "nested too deeply"),
     ],
     ids=lambda value: str(value)[:40],

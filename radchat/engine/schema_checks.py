@@ -1,0 +1,138 @@
+"""What is wrong with a JSON schema, found before llguidance reads it; and its own holes, closed.
+
+Held against an independent validator (tests): whatever that refuses is never written.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+
+from radchat.engine.patterns import portable
+from radchat.engine.schema_meetable import Meetable
+from radchat.engine.schema_parts import Path, dotted, mapped, walk
+from radchat.errors import InvalidInput, UsageError
+
+MAX_DEPTH = 200  # of brackets; llguidance's own parser ends at about a thousand
+MAX_NODES = 50_000
+MAX_DENOMINATOR = 1024  # of a step that is exact in binary
+SMALLEST_STEP = 1e-15  # from an exclusive bound of a number to what it allows
+LARGEST_BOUND = 1e15
+
+
+def check_depth(source: str) -> None:
+    """Without recursion: what follows has it."""
+    depth, inside, escaped = 0, False, False
+    for char in source:
+        if inside:
+            inside = escaped or char != '"'
+            escaped = char == "\\" and not escaped
+        elif char == '"':
+            inside = True
+        elif char in "{[":
+            depth += 1
+            if depth > MAX_DEPTH:
+                raise InvalidInput(
+                    f"the schema is nested too deeply: at most {MAX_DEPTH} brackets", field="schema"
+                )
+        elif char in "}]":
+            depth -= 1
+
+
+def check(schema: Mapping[str, Any]) -> None:
+    """A schema by the standard, of a bearable size, that something can meet."""
+    import jsonschema
+
+    for number, (path, at) in enumerate(walk(schema)):
+        if number > MAX_NODES:
+            raise InvalidInput(
+                f"the schema is too large: at most {MAX_NODES:,} parts", field="schema"
+            )
+        # before the check by the standard, which compiles them, and warns
+        if isinstance(at.get("pattern"), str):
+            _portable(path, "pattern", at["pattern"])
+    try:
+        jsonschema.Draft202012Validator.check_schema(mapped(schema, without_old_forms))
+    except jsonschema.SchemaError as error:
+        where = dotted(error.absolute_path) or "the schema"
+        raise InvalidInput(
+            f"the schema is not valid: {where}: {error.message}", field="schema"
+        ) from error
+    if not Meetable(schema).is_meetable(schema):
+        raise InvalidInput(
+            "the schema can't be met: it requires what it does not allow, or itself without end",
+            field="schema",
+        )
+
+
+def without_old_forms(_path: Path, schema: dict[str, Any]) -> dict[str, Any]:
+    """``items`` as a list, of drafts before 2020-12, llguidance reads as ``prefixItems``."""
+    if isinstance(schema.get("items"), list):
+        schema["prefixItems"] = schema.pop("items")
+        if "additionalItems" in schema:
+            schema["items"] = schema.pop("additionalItems")
+    return schema
+
+
+def enforceable(schema: Mapping[str, Any], *, lenient: bool) -> dict[str, Any]:
+    """What llguidance is given: each of its own holes closed, or refused with its place."""
+
+    def change(path: Path, at: dict[str, Any]) -> dict[str, Any]:
+        at.pop("x-guidance", None)  # its settings are not the schema's to make
+        if at.get("uniqueItems") is False:
+            del at["uniqueItems"]
+        if isinstance(at.get("pattern"), str):
+            at["pattern"] = _portable(path, "pattern", at["pattern"])
+        if isinstance(at.get("patternProperties"), Mapping):
+            at["patternProperties"] = {
+                _portable(path, "patternProperties", pattern): each
+                for pattern, each in at["patternProperties"].items()
+            }
+        _bounds_as_floats(at)
+        if not lenient:
+            for keyword, why in _holes(at):
+                raise cannot(path, keyword, why)
+        return at
+
+    return cast("dict[str, Any]", mapped(schema, change))
+
+
+def _holes(at: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    step = at.get("multipleOf")
+    if isinstance(step, float) and step.as_integer_ratio()[1] > MAX_DENOMINATOR:
+        yield "multipleOf", f"{step} is no exact number to those who check it"
+    least = at.get("minProperties", 0)
+    if isinstance(least, (int, float)) and least > len(set(at.get("required", ()))) + 1:
+        yield "minProperties", "a name could come twice, and count twice"
+
+
+def _bounds_as_floats(at: dict[str, Any]) -> None:
+    """An exclusive bound of a number, as the next one that it may be: 0.99999999999999999 is below
+    1, and is read as 1.
+    """
+    if at.get("type") == "integer":
+        return
+    for exclusive, inclusive, end, nearer in (
+        ("exclusiveMinimum", "minimum", math.inf, max),
+        ("exclusiveMaximum", "maximum", -math.inf, min),
+    ):
+        bound = at.get(exclusive)
+        if isinstance(bound, (int, float)) and abs(bound) < LARGEST_BOUND:
+            step = math.nextafter(bound, end) - bound
+            least = math.copysign(SMALLEST_STEP, end)
+            next_one = bound + (step if abs(step) > SMALLEST_STEP else least)
+            del at[exclusive]
+            at[inclusive] = nearer(next_one, at.get(inclusive, next_one))
+
+
+def _portable(path: Path, keyword: str, pattern: str) -> str:
+    try:
+        return portable(pattern)
+    except ValueError as error:
+        raise cannot(path, keyword, str(error)) from error
+
+
+def cannot(path: Path, keyword: str, why: str) -> UsageError:
+    place = dotted((*path, keyword))
+    return UsageError(f"the schema can't be enforced: {place}: {why}", keywords=[place])
