@@ -23,7 +23,7 @@ HEADER = "X-Radchat-Protocol"
 STOPPING = "the daemon is stopping"  # with data {"stopping": true}: nothing was begun, ask again
 MAX_BODY = 64 * 1024 * 1024  # bytes; a loaded file travels in the body
 STREAMS = frozenset(
-    {"generate", "models.load", "compact"}
+    {"generate", "models.load", "compact", "program.open", "program.gen"}
     | {"cache.save", "cache.load", "cache.warm", "cache.verify"}
 )
 # Answered while the engine computes, while the daemon starts and while it stops; the same in every
@@ -38,6 +38,8 @@ METHODS = (
     | {"sessions.use", "sessions.open"}
     | {"sessions.search", "sessions.prune", "sessions.verify", "sessions.export", "sessions.import"}
     | {"branch.list", "branch.create", "branch.rename", "branch.delete", "branch.label"}
+    | {"program.say", "program.select", "program.fork", "program.drop", "program.show"}
+    | {"program.save"}
     | {"context"}
     | {"cache.stats", "cache.ls", "cache.tree", "cache.top", "cache.evict", "cache.clear"}
     | {"cache.why", "cache.pin", "cache.unpin"}

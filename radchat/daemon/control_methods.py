@@ -14,11 +14,13 @@ from radchat.models import registry
 
 if TYPE_CHECKING:
     from radchat.daemon.answering import Answer
+    from radchat.daemon.programs import Program
     from radchat.daemon.streams import Running
 
 
 class ControlMethods(DiskMethods):
     _answers: dict[str, tuple[Answer, Running]]  # by request
+    _programs: dict[str, Program]  # that are open
 
     async def status(self) -> dict[str, Any]:
         loaded, loading = self._engines.loaded, self._engines.loading
@@ -32,6 +34,7 @@ class ControlMethods(DiskMethods):
             "running": sum(one["running"] for one in stats),
             "waiting": sum(one["waiting"] for one in stats),
             "answers": len(self._answers),
+            "programs": len(self._programs),
             "loading": None
             if loading is None
             else {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from radchat.models.registry import ModelEntry
@@ -12,6 +13,7 @@ from radchat.protocol import Event
 
 if TYPE_CHECKING:
     from radchat.engine.engine import Engine
+    from radchat.engine.grammars import Grammars
     from radchat.engine.memory import Need
     from radchat.engine.model import LoadedModel
     from radchat.engine.template import Template
@@ -47,6 +49,13 @@ class Loaded:
     @property
     def template(self) -> Template:
         return self.model.template
+
+    @cached_property
+    def grammars(self) -> Grammars:
+        """Compiled for this model's tokens; what compiles them is imported with the first."""
+        from radchat.engine.grammars import Grammars
+
+        return Grammars(self.tokenizer, self.model.vocab_size, self.model.stop_ids)
 
     @property
     def context_length(self) -> int:

@@ -6,6 +6,7 @@ Everything here runs on the desk's thread. ``answering.py`` runs the request.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -65,7 +66,7 @@ def prepare(
     return Prepared(
         plan,
         how.ids,
-        again or _new_prompt(past, how, loaded),
+        again or new_prompt(past.path, how, loaded.tokenizer.hash),
         array("I"),
         how,
         how.opens_reasoning,
@@ -109,8 +110,9 @@ def _same_prompt(past: Past, parent: str | None, how: Prompt, loaded: Loaded) ->
     return None
 
 
-def _new_prompt(past: Past, how: Prompt, loaded: Loaded) -> NewPrompt:
-    base = None if how.base is None else past.path[how.base]
+def new_prompt(path: Sequence[Message], how: Prompt, tokenizer: str) -> NewPrompt:
+    """``path``: what the prompt was made of, as it is stored, from its first message on."""
+    base = None if how.base is None else path[how.base]
     is_prompt = how.base_is_prompt and base is not None
     stop = len(how.ids)
     shares: list[tuple[int, int]] = []
@@ -119,7 +121,7 @@ def _new_prompt(past: Past, how: Prompt, loaded: Loaded) -> NewPrompt:
         stop -= num
     return NewPrompt(
         how.tail,
-        loaded.tokenizer.hash,
+        tokenizer,
         how.settings_hash,
         base_message=None if base is None or is_prompt else base.id,
         base_prompt=base.prompt if is_prompt and base is not None else None,
@@ -130,6 +132,6 @@ def _new_prompt(past: Past, how: Prompt, loaded: Loaded) -> NewPrompt:
             "how": how.how,
             "reason": how.reason,
             "opens_reasoning": how.opens_reasoning,
-            "cleared": sorted(past.path[index].id for index in how.cleared_holds),
+            "cleared": sorted(path[index].id for index in how.cleared_holds),
         },
     )

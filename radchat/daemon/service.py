@@ -18,11 +18,12 @@ from radchat.daemon.arguments import ChatHead, FileText, Generate, Kind, Options
 from radchat.daemon.awake import awake_time
 from radchat.daemon.compact_plan import Compact
 from radchat.daemon.compacting import Compaction
-from radchat.daemon.control_methods import ControlMethods
 from radchat.daemon.engines import Engines
 from radchat.daemon.finding import find_session
 from radchat.daemon.handing import beside
 from radchat.daemon.opener import Opener
+from radchat.daemon.program_methods import ProgramMethods
+from radchat.daemon.programs import Program
 from radchat.daemon.streams import Running, Stream
 from radchat.daemon.worker import Worker
 from radchat.errors import InvalidInput, RadchatError
@@ -40,7 +41,7 @@ DISK_CLOSE_S = 3.0  # for the KV index; after it nothing is left to do
 EXIT_BROKEN = 70
 
 
-class Service(ControlMethods):
+class Service(ProgramMethods):
     def __init__(
         self,
         places: Places,
@@ -57,6 +58,8 @@ class Service(ControlMethods):
         engines = Engines(places, config, worker, available=available, clock=clock, opener=opener)
         super().__init__(places, config, worker, engines)
         self._answers: dict[str, tuple[Answer, Running]] = {}
+        self._programs: dict[str, Program] = {}
+        self._program_runs: set[str] = set()  # ids of requests of programs
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -132,7 +135,7 @@ class Service(ControlMethods):
             return {"cancelled": found[0].cancel_one(choice)}
         if found is not None:
             _end(*found)
-        return {"cancelled": found is not None}
+        return {"cancelled": found is not None or self._cancel_run(request, choice)}
 
     # -- answers ---------------------------------------------------------------------------------
 
