@@ -8,6 +8,7 @@ other side as the same class. The message names the thing and the way out.
     ├── InvalidInput       42   the content: text, ids, a parameter
     ├── ConfigInvalid      52   config.toml or an environment variable
     ├── ContextOverflow    56   prompt longer than the context or the KV pool
+    ├── OutputInvalid      57   an answer that was cut off under a grammar, or does not meet it
     ├── NotFound           66   session, branch, message, model
     ├── Unreachable        69   daemon, hub, model source
     ├── Busy               75   try again
@@ -85,6 +86,14 @@ def context_overflow(
     )
 
 
+class OutputInvalid(RadchatError):
+    """``answer``: what came of it, in the shape of `ask --json`."""
+
+    code = "output_invalid"
+    exit_code = 57
+    http_status = 422
+
+
 class NotFound(RadchatError):
     code = "not_found"
     exit_code = 66
@@ -128,6 +137,7 @@ _BY_CODE: dict[str, type[RadchatError]] = {
         InvalidInput,
         ConfigInvalid,
         ContextOverflow,
+        OutputInvalid,
         NotFound,
         Unreachable,
         Busy,

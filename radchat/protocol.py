@@ -53,7 +53,7 @@ EventName = Literal[
     #          "head", …}; head: where one stands as long as nothing is said
     "start",  # {"input_tokens", "cached": {"device", "host", "disk"}, "computed", "choice"}
     "delta",  # {"choice", "text", "tokens"}; choice: which of the command's answers, from 0;
-    #           tokens: how many it has said so far
+    #           tokens: how many it has said so far; "forced": true, if no choice was left
     "reasoning",  # {"choice", "text", "tokens"}
     "message",  # one choice has ended: the shape of `ask --json` for it
     "done",  # the whole result: see `generate`

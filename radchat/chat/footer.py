@@ -142,6 +142,7 @@ def footer(
     timing = answer.get("timing") or {}
     model = " ".join(str(answer[key]) for key in ("model", "dtype") if answer.get(key))
     thought = usage.get("reasoning_tokens")
+    forced, said = usage.get("forced_tokens"), usage.get("output_tokens") or 0
     first, speed = timing.get("first_token_s"), timing.get("tokens_per_s")
     parts = {
         "place": place(answer.get("branch"), answer.get("message"), answer.get("short")),
@@ -150,6 +151,7 @@ def footer(
         "cached": _cached(usage, disk, why, saved_s),
         "first token": "" if first is None else f"first token {latency(first)}",
         "thought": f"thought {counted(thought, 'token')}" if thought else "",
+        "forced": f"forced {count(forced)}/{counted(said, 'token')}" if forced else "",
         "speed": "" if speed is None else rate(speed),
     }
     line = SEPARATOR.join(part for part in parts.values() if part)
@@ -157,7 +159,7 @@ def footer(
         ("model", ""),
         ("cached", _cached(usage, disk, why)),
         ("context", _context(context, share=False)),
-        *((name, "") for name in ("context", "speed", "thought", "first token")),
+        *((name, "") for name in ("context", "speed", "forced", "thought", "first token")),
         ("cached", _cached(usage)),
     ):
         if columns is None or width(line) <= columns:

@@ -84,6 +84,7 @@ class View:
     shows_footer: bool = False
     paints: bool = False  # style on stderr
     columns: Callable[[], int] | None = None  # of stderr, for the footer; a window is resized
+    dims_forced: bool = False  # text that the model had no choice in; needs renders off
     renders: bool = False  # the text's Markdown
     continues: str | None = "radchat continue"  # what to type to go on with a cut-off answer
     at_end: Callable[[], None] | None = None  # told once, before anything is said of the answer
@@ -183,7 +184,9 @@ class View:
         self.answer.heard = True
         self._end_thought()
         if self.shows_text and self.streams:
-            self._stream(self._text.push(str(data["text"])))
+            text = self._text.push(str(data["text"]))
+            is_dim = text and self.dims_forced and data.get("forced")
+            self._stream(f"{DIM}{text}{RESET}" if is_dim else text)
         else:
             self._count(data)
 

@@ -9,6 +9,7 @@ import typer
 from radchat.cli import common, stdin
 from radchat.cli.choose_model import choose
 from radchat.cli.generation import Generation, generation_flags
+from radchat.cli.grammar import grammar_argument
 from radchat.cli.talk import check_format, end_lines, talk
 from radchat.errors import RadchatError, UsageError
 
@@ -35,6 +36,30 @@ def ask(
     extract: Annotated[
         bool, typer.Option("-x", "--extract", help="only the answer's first code block")
     ] = False,
+    schema: Annotated[
+        str | None,
+        typer.Option("--schema", metavar="FILE|JSON", help="JSON that meets this schema, only"),
+    ] = None,
+    schema_lenient: Annotated[
+        bool,
+        typer.Option("--schema-lenient", help="what can't be enforced is only checked afterwards"),
+    ] = False,
+    regex: Annotated[
+        str | None, typer.Option("--regex", metavar="R", help="only what matches, from end to end")
+    ] = None,
+    grammar: Annotated[
+        str | None,
+        typer.Option("--grammar", metavar="FILE", help="only what it derives: Lark, GBNF"),
+    ] = None,
+    choice: Annotated[
+        list[str] | None, typer.Option("--choice", metavar="TEXT", help="only one of them (repeat)")
+    ] = None,
+    show_forced: Annotated[
+        bool, typer.Option("--show-forced", help="dim the text that the model had no choice in")
+    ] = False,
+    no_jump: Annotated[
+        bool, typer.Option("--no-jump", help="draw that text too, token by token: the same, slower")
+    ] = False,
     output_format: Annotated[
         str | None,
         typer.Option(
@@ -53,6 +78,14 @@ def ask(
     cli = common.of(ctx)
     form = check_format(cli, output_format)
     try:
+        held = grammar_argument(
+            schema=schema, lenient=schema_lenient, regex=regex, grammar=grammar, choice=choice
+        )
+        if held is None and (show_forced or no_jump):
+            raise UsageError(
+                "--show-forced and --no-jump are about what a grammar forces: they go with "
+                "--schema, --regex, --grammar or --choice"
+            )
         text = stdin.compose(
             prompt or [], note=cli.note, timeout_s=stdin_timeout, no_stdin=no_stdin
         )
@@ -60,11 +93,21 @@ def ask(
         args = {"kind": "turn", "text": text, "n": 1, **generation.arguments(), **target}
         model = choose(cli, generation.model, is_new=bool(target.get("new_session")))
         args |= {"model": model} if model else {}
+        args |= {"grammar": held, "jump": not no_jump} if held else {}
     except RadchatError as error:
         if form == "stream-json":
             end_lines(error)
         raise
-    talk(cli, args, form=form, streams=not no_stream, extract=extract, raw=generation.raw)
+    raw = generation.raw or held is not None  # what is held to a form is shown in it
+    talk(
+        cli,
+        args,
+        form=form,
+        streams=not no_stream,
+        extract=extract,
+        raw=raw,
+        show_forced=show_forced,
+    )
 
 
 def which_session(

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from radchat.chat.code_block import first_block
+from radchat.chat.footer import counted
 from radchat.chat.text import one_line
 from radchat.chat.view import Answer, View, is_many, shows_markdown
 from radchat.cli.common import Cli, is_terminal
-from radchat.errors import Interrupted, RadchatError, Terminated, UsageError
+from radchat.errors import Interrupted, OutputInvalid, RadchatError, Terminated, UsageError
 
 FORMATS = ("text", "json", "stream-json")
+HELD_TO = {"json_schema": "the schema", "regex": "the regex", "choices": "a choice"}
 LINE_TYPES = {
     "init": "init",
     "message": "message",
@@ -46,6 +48,7 @@ def talk(
     extract: bool = False,
     one: bool = True,
     raw: bool = False,
+    show_forced: bool = False,
     was: Mapping[str, Any] | None = None,
 ) -> Answer:
     """Run the call, show it, and say where one is now, and was.
@@ -69,6 +72,7 @@ def talk(
         "paints": cli.paints(sys.stderr),
         "columns": cli.error_columns,
         "renders": shows_markdown(cli, raw=raw),
+        "dims_forced": _dims(cli) if show_forced else False,
         "continues": _continues(args),
     }
     view = _many(cli, args, shown) if is_many(args) else View(**shown)
@@ -85,6 +89,7 @@ def talk(
         raise _cancelled(cli, view, form)
     if form == "text" and args["kind"] != "what-if":
         cli.moved(answer.done, was)
+    check_output(answer.branches)
     if form == "json":
         whole = answer.branches[0] if one and answer.branches else answer.done
         cli.data({**whole, **_extracted(answer, extract), "warnings": answer.warnings})
@@ -156,14 +161,45 @@ def _lines(cli: Cli, payload: dict[str, Any], *, extract: bool) -> Answer:
     except SystemExit:
         end_lines(Terminated("ended by SIGTERM", **_begun(answer.init)))
         raise
+    try:
+        check_output(answer.branches)
+    except OutputInvalid as error:
+        error.data.clear()  # the answer has its line already
+        end_lines(error, answer.done)
+        raise
     _line("result", {"is_error": False, **answer.done, **_extracted(answer, extract)})
     return answer
 
 
-def end_lines(error: RadchatError) -> None:
+def check_output(answers: Sequence[Mapping[str, Any]]) -> None:
+    """OutputInvalid where one was held to a grammar and is not whole, or is not what was wanted."""
+    for answer in answers:
+        if answer.get("grammar") is None:
+            continue
+        tokens = counted((answer.get("usage") or {}).get("output_tokens") or 0, "token")
+        kind = HELD_TO.get(answer["grammar"], "its grammar")
+        if answer["finish_reason"] == "length":
+            why = f"it was cut off after {tokens}"
+        elif answer["finish_reason"] == "dead_end":
+            why = f"the model could not go on with it after {tokens}"
+        elif answer.get("schema_error"):
+            why = one_line(str(answer["schema_error"]))
+        else:
+            continue
+        raise OutputInvalid(f"the answer does not meet {kind}: {why}", answer=dict(answer))
+
+
+def _dims(cli: Cli) -> bool:
+    if not cli.paints(sys.stdout):
+        cli.note("--show-forced dims text on a terminal: there is nothing to dim here")
+        return False
+    return True
+
+
+def end_lines(error: RadchatError, done: Mapping[str, Any] | None = None) -> None:
     """The last lines of a stream that failed."""
     _line("error", error.to_json())
-    _line("result", {"is_error": True, "error": error.to_json()})
+    _line("result", {**(done or {}), "is_error": True, "error": error.to_json()})
 
 
 def _line(kind: str, data: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from radchat.daemon import beginning, options, turns
 from radchat.daemon.arguments import Generate
@@ -24,6 +24,7 @@ from radchat.daemon.disk_paths import Ranges
 from radchat.daemon.engines import Engines
 from radchat.daemon.finding import find_place, find_session, located
 from radchat.daemon.fullness import Filled, crossing
+from radchat.daemon.grammar_asked import of_answer
 from radchat.daemon.heard import paths_of
 from radchat.daemon.loaded import Loaded
 from radchat.daemon.prepared import Prepared, prepare
@@ -46,6 +47,9 @@ from radchat.models.registry import ModelEntry
 from radchat.protocol import Event
 from radchat_sessions.kv_store import KVFolder
 from radchat_sessions.store import Store
+
+if TYPE_CHECKING:
+    from radchat.engine.grammars import Compiled
 
 
 class Answer:
@@ -153,8 +157,9 @@ class Answer:
         return session.model
 
     async def _prepare(self, loaded: Loaded) -> list[Asked]:
-        switches, about = options.switches(loaded, self.ask.think)
-        if about is not None:
+        think = self.ask.think or ("off" if self.ask.grammar is not None else None)
+        switches, about = options.switches(loaded, think)
+        if about is not None and self.ask.think:
             self._say(Event("notice", {"text": about, "code": "think"}))
 
         usual = USUAL if self.ask.kind == "what-if" else {}
@@ -178,7 +183,8 @@ class Answer:
         if num_ctx is not None and num_ctx > limit:
             text = f"a context of {num_ctx:,} was asked for: {loaded.name} has {limit:,} here"
             self._say(Event("notice", {"text": text, "code": "context", "limit": limit}))
-        return self._asked(prepared, loaded, given, limit)
+        compiled = await of_answer(self.ask, prepared[0], loaded, self._say)
+        return self._asked(prepared, loaded, given, limit, compiled)
 
     def _prepared(
         self, plan: turns.Plan, loaded: Loaded, switches: dict[str, Any], limit: int
@@ -206,6 +212,7 @@ class Answer:
         loaded: Loaded,
         given: Mapping[str, Any],
         limit: int,
+        compiled: Compiled | None,
     ) -> list[Asked]:
         """A request for each; of several, each draws with the seed after the one before."""
         seed = given.get("seed")
@@ -217,6 +224,7 @@ class Answer:
         asked = []
         for number, each in enumerate(prepared):
             request = self._request(number, each, loaded, {**given, "seed": seed + number}, limit)
+            request.grammar = compiled
             asked.append(
                 Asked(
                     each,
@@ -250,6 +258,7 @@ class Answer:
             options.sampling_params(given, loaded, most),
             n=self.ask.n,
             said=len(prepared.said),
+            jump=self.ask.jump,
         )
 
     async def _check(self, asked: Sequence[Asked], loaded: Loaded) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypedDict
 
+from radchat.daemon.grammar_asked import GrammarAsked
 from radchat.engine.request import MAX_CHOICES
 from radchat.errors import InvalidInput, UsageError
 from radchat.protocol import Where
@@ -70,6 +71,8 @@ class Generate:
     dtype: str | None = None
     think: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    grammar: GrammarAsked | None = None  # what each answer must be of
+    jump: bool = True  # what the grammar forces is taken without drawing it
     only_terminal: bool = False
     request: str | None = None  # its id, where the client has made one: to `cancel` it unheard
     default_system: str | None = None  # the model's own, where a path begins and none is given
@@ -85,6 +88,8 @@ class Generate:
             raise InvalidInput("nothing to say: the message is empty", field="text")
         if self.kind == "continue" and self.n != 1:
             raise InvalidInput("continue goes on with one answer: n must be 1", field="n")
+        if self.kind == "continue" and self.grammar is not None:
+            raise UsageError("continue goes on under the grammar that the answer has, if any")
         if self.kind == "what-if":
             self._check_what_if()
         elif self.texts or self.before:

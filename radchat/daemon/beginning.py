@@ -72,7 +72,7 @@ def _begin_one(
         keep_head=plan.keep_head,
         model=asked.model,
         dtype=asked.dtype,
-        sampling=options.params_json(params),
+        sampling=options.sampling_json(asked.request),
     )
 
 

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 from radchat.daemon.handing import beside
 from radchat.engine.grammar import Grammar, GrammarKind
 from radchat.protocol import Event
 
 if TYPE_CHECKING:
+    from radchat.daemon.arguments import Generate
     from radchat.daemon.loaded import Loaded
+    from radchat.daemon.prepared import Prepared
     from radchat.engine.grammars import Compiled
 
 
-class GrammarAsked(TypedDict):
+class _Lenient(TypedDict, total=False):
+    lenient: bool
+
+
+class GrammarAsked(_Lenient):
     kind: GrammarKind
     source: str
-    lenient: NotRequired[bool]
 
 
 async def compiled(
@@ -30,25 +36,51 @@ async def compiled(
     grammar = Grammar(asked["kind"], asked["source"], asked.get("lenient", False), after)
     grammars = loaded.grammars
     found = await beside(lambda: grammars.compile(grammar))
-    for text in found.warnings:
-        say(Event("notice", {"text": text, "code": "schema"}))
+    if found.warnings:
+        text = f"not enforced of the schema, only checked afterwards: {', '.join(found.warnings)}"
+        say(Event("notice", {"text": text, "code": "schema", "ignored": list(found.warnings)}))
     return found
 
 
-def judged(grammar: Grammar | None, text: str) -> dict[str, Any]:
-    """``data`` of a text under a schema; ``schema_error`` where it does not hold."""
+async def of_answer(
+    ask: Generate, prepared: Prepared, loaded: Loaded, say: Callable[[Event], None]
+) -> Compiled | None:
+    """What an answer must be of; one that is gone on with, what it began with. A model that thinks
+    first may think freely.
+    """
+    asked, after = ask.grammar, ""
+    if prepared.plan.cut is not None:
+        stored = dict((prepared.plan.cut.sampling or {}).get("grammar") or {})
+        after = str(stored.pop("after", ""))
+        asked = cast("GrammarAsked", stored) if stored else None
+    elif prepared.opens_reasoning or ask.think not in (None, "off"):
+        after = loaded.template.facts.form.close_mark
+    return None if asked is None else await compiled(loaded, asked, say, after)
+
+
+def judged(grammar: Grammar | None, text: str, *, is_whole: bool = True) -> dict[str, Any]:
+    """``data`` of a text under a schema; ``schema_error`` where it does not hold. ``is_whole``: it
+    was not cut off, so it may count as the data it can be read as.
+    """
     if grammar is None or grammar.kind != "json_schema":
         return {}
+    if not is_whole:
+        return {"data": None, "schema_error": "the answer was cut off"}
     try:
-        data = json.loads(text)
+        data = json.loads(text, parse_float=_real)
     except (ValueError, RecursionError) as error:
-        return {"schema_error": f"the output is no whole JSON: {error}"}
+        return {"data": None, "schema_error": f"the answer can't be read as JSON: {error}"}
     if not grammar.lenient:  # nothing else can have been said
         return {"data": data}
-    import jsonschema
+    from radchat.engine import schemas
 
-    validator = jsonschema.validators.validator_for(json.loads(grammar.source))
-    wrong = next(validator(json.loads(grammar.source)).iter_errors(data), None)
-    if wrong is None:
-        return {"data": data}
-    return {"data": data, "schema_error": f"{wrong.json_path}: {wrong.message}"}
+    wrong = schemas.invalid(data, schemas.parsed(grammar.source))
+    return {"data": data, **({"schema_error": wrong} if wrong else {})}
+
+
+def _real(text: str) -> float:
+    """JSON has no word for what 1e999 is read as."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError("a number of it is too large")
+    return number

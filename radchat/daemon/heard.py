@@ -37,6 +37,7 @@ class Heard:
     num_thought: int = 0  # ids spent on reasoning, its marks included
     is_away: bool = False  # in the store, or known to be nothing
     failure: BaseException | None = None  # in the daemon: what its command fails with
+    judged: dict[str, Any] = field(default_factory=dict)  # what it is under a schema
     body: dict[str, Any] = field(default_factory=dict)  # as it was told
     _num_unsure: int = 0  # ids of what may become the opening mark
 

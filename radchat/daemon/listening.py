@@ -18,7 +18,8 @@ from radchat.daemon import ending, reuse, telling
 from radchat.daemon.asked import Asked
 from radchat.daemon.desk import Desk
 from radchat.daemon.disk import Disk
-from radchat.daemon.handing import Sink
+from radchat.daemon.grammar_asked import judged
+from radchat.daemon.handing import Sink, beside
 from radchat.daemon.heard import Heard
 from radchat.daemon.loaded import Loaded
 from radchat.daemon.telling import Telling
@@ -148,7 +149,7 @@ class Listening:
             await self._append(lambda: self._append_words(batch, words))
         for place, event in enumerate(batch):
             if isinstance(event, engine.Tokens):
-                self._say_words(event.choice, *words[place])
+                self._say_words(event.choice, *words[place], forced=event.forced)
             elif isinstance(event, engine.Finished):
                 self._left -= 1
                 await self._finish(event)
@@ -176,12 +177,15 @@ class Listening:
                 log.warning("the running file could not be written: %s", error.message)
             self._is_warned = True
 
-    def _say_words(self, choice: int, reasoning: str, content: str) -> None:
+    def _say_words(
+        self, choice: int, reasoning: str, content: str, *, forced: bool = False
+    ) -> None:
         number, said = self.asked.first + choice, self.choices[choice].ids
         tokens = len(said) - self.asked.request.said
         for name, text in (("reasoning", reasoning), ("delta", content)):
             if text:
-                self._say(Event(name, {"choice": number, "text": text, "tokens": tokens}))
+                body = {"choice": number, "text": text, "tokens": tokens}
+                self._say(Event(name, {**body, "forced": True} if forced else body))
 
     def _pass_on(self, event: engine.Event) -> None:
         if isinstance(event, engine.Started):
@@ -248,6 +252,9 @@ class Listening:
 
     async def _save(self, choice: Heard) -> None:
         """As a message, and tell it. A full disk costs a line and time, not the answer."""
+        if (under := self.asked.request.grammar) is not None and not choice.judged:
+            text, is_whole = choice.text, choice.reason == FinishReason.STOP
+            choice.judged = await beside(lambda: judged(under.grammar, text, is_whole=is_whole))
         try:
             ended = await self._disk.saving(lambda: self._desk.run(lambda: self._end(choice)))
         except RadchatError as error:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from radchat.config import DEFAULT_TEMPERATURE, DEFAULT_TOP_P
-from radchat.engine.request import SamplingParams, TokenLogprob, Usage
+from radchat.engine.request import Request, SamplingParams, TokenLogprob, Usage
 from radchat.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -64,6 +65,13 @@ def params_json(params: SamplingParams) -> dict[str, Any]:
         "max_tokens": params.max_tokens,
         "stop": list(params.stop),
     }
+
+
+def sampling_json(request: Request) -> dict[str, Any]:
+    """What is kept of how an answer is made: `continue` goes on under its grammar."""
+    if request.grammar is None:
+        return params_json(request.params)
+    return {**params_json(request.params), "grammar": asdict(request.grammar.grammar)}
 
 
 def usage_json(usage: Usage) -> tuple[dict[str, int], dict[str, int]]:

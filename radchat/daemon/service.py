@@ -20,6 +20,7 @@ from radchat.daemon.compact_plan import Compact
 from radchat.daemon.compacting import Compaction
 from radchat.daemon.engines import Engines
 from radchat.daemon.finding import find_session
+from radchat.daemon.grammar_asked import GrammarAsked
 from radchat.daemon.handing import beside
 from radchat.daemon.opener import Opener
 from radchat.daemon.program_methods import ProgramMethods
@@ -161,6 +162,8 @@ class Service(ProgramMethods):
         exact: bool = False,
         think: str | None = None,
         options: Options | None = None,
+        grammar: GrammarAsked | None = None,
+        jump: bool = True,
         only_terminal: bool = False,
         request: str | None = None,
     ) -> Stream:
@@ -191,6 +194,8 @@ class Service(ProgramMethods):
             dtype="fp32" if exact else dtype,
             think=think,
             options={k: v for k, v in (options or {}).items() if v is not None},
+            grammar=grammar,
+            jump=jump,
             only_terminal=only_terminal,
             request=request,
         )

@@ -74,6 +74,8 @@ class Telling:
             "cache": cache,
             "timing": choice.timing(self._asked.asked_at),
         }
+        if self._asked.request.grammar is not None:
+            body |= {"grammar": self._asked.request.grammar.grammar.kind, **choice.judged}
         if params.logprobs is not None:
             body["logprobs"] = [options.logprob_json(each) for each in choice.logprobs]
         return body
