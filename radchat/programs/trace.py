@@ -1,0 +1,87 @@
+"""What a program did: a tree of its calls, with what each read, reused and made."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.tree import Tree
+
+USAGE = ("input_tokens", "cached_input_tokens", "output_tokens", "forced_tokens")
+CACHE = ("device", "host", "disk", "computed")
+
+
+@dataclass
+class Call:
+    """One call, and those made inside it. A fork's are its branches, in order."""
+
+    kind: str  # program, branch, say, gen, select, fork, join
+    name: str
+    place: str = ""
+    calls: list[Call] = field(default_factory=list)
+    usage: dict[str, int] = field(default_factory=dict)
+    cache: dict[str, int] = field(default_factory=dict)
+    seconds: float | None = None  # None: not begun, or not ended
+    text: str = ""
+    seed: int | None = None
+    finish_reason: str | None = None
+    error: str | None = None
+    _began: float = 0.0
+
+    def add(self, kind: str, name: str, place: str) -> Call:
+        call = Call(kind, name, place)
+        self.calls.append(call)
+        return call
+
+    def begin(self) -> None:
+        self._began = time.monotonic()
+
+    def end(self, body: Mapping[str, Any] | None = None) -> None:
+        """``body``: what the daemon answered."""
+        self.seconds = time.monotonic() - self._began
+        body = body or {}
+        self.usage = dict(body.get("usage") or {})
+        self.cache = dict(body.get("cache") or {})
+        self.seed = body.get("seed")
+
+    def total(self, of: str) -> dict[str, int]:
+        """Of ``usage`` or ``cache``, the sum over this call and all inside it."""
+        sums = dict.fromkeys(USAGE if of == "usage" else CACHE, 0)
+        stack = [self]
+        while stack:
+            call = stack.pop()
+            for name, value in getattr(call, of).items():
+                if isinstance(value, int):
+                    sums[name] = sums.get(name, 0) + value
+            stack += call.calls
+        return sums
+
+    def count(self, *kinds: str) -> int:
+        """How many calls of these kinds there are in it."""
+        return (self.kind in kinds) + sum(call.count(*kinds) for call in self.calls)
+
+    def json(self) -> dict[str, Any]:
+        """The sums of ``usage`` and ``cache`` include the calls inside."""
+        body: dict[str, Any] = {
+            "kind": self.kind,
+            "name": self.name,
+            "place": self.place,
+            "seconds": self.seconds,
+        }
+        if self.kind != "say":
+            body |= {"usage": self.total("usage"), "cache": self.total("cache")}
+        for name in ("text", "seed", "finish_reason", "error"):
+            if getattr(self, name) not in (None, ""):
+                body[name] = getattr(self, name)
+        if self.calls:
+            body["calls"] = [call.json() for call in self.calls]
+        return body
+
+    def tree(self) -> Tree:
+        """For a terminal, by rich."""
+        from radchat.programs.trace_view import tree
+
+        return tree(self)
