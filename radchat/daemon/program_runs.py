@@ -81,6 +81,7 @@ class Output:
 
     splitter: ReasoningSplitter | None  # None: all it says is text
     ids: list[int] = field(default_factory=list)
+    raw: str = ""
     text: str = ""
     reasoning: str = ""
     logprobs: list[TokenLogprob] = field(default_factory=list)
@@ -88,6 +89,7 @@ class Output:
 
     def hear(self, text: str, *, is_last: bool = False) -> tuple[str, str]:
         """The new reasoning and the new words."""
+        self.raw += text
         if self.splitter is None:
             reasoning, words = "", text
         else:
@@ -150,6 +152,7 @@ class Generation:
             raise RadchatError("this generation was cancelled: its state is as it was")
         return Taken(
             array("I", first.ids),
+            first.raw,
             first.text,
             first.reasoning,
             first.end.stopped,

@@ -65,6 +65,7 @@ class Taken:
     """What a generation adds to a state."""
 
     ids: Ids
+    raw: str  # all of their words, reasoning and its marks included
     text: str
     reasoning: str = ""
     stopped: bool = False
@@ -188,15 +189,8 @@ class State:
         at = self.open
         assert at is not None
         out = at.out + new.ids
-        stream = self.frame.tokenizer.detokenizer(at.how.ids + at.out)
-        spoken = new.ids[:-1] if new.stopped else new.ids
-        written = "".join(map(stream.push, spoken)) + stream.flush()
         if not new.stopped and new.reason == FinishReason.STOP:
-            whole = new.reasoning + new.text
-            if whole.startswith(written) and len(whole) > len(written):
-                # a stop string began in the midst of a token: what shows of it is said in full
-                rest = whole[len(written) :]
-                out += self.frame.tokenizer.encode_text(rest, at.how.ids + out)
+            out = at.out + self._shown(new, at.how.ids + at.out)
         return self._with(
             replace(
                 at,
@@ -208,6 +202,19 @@ class State:
                 seed=new.seed if at.seed is None else at.seed,
             )
         )
+
+    def _shown(self, new: Taken, before: Ids) -> Ids:
+        """A stop string may begin in the midst of a token: those wholly before it stand, and what
+        shows of that one is said in ids of its own.
+        """
+        tokenizer = self.frame.tokenizer
+        for num in range(len(new.ids), -1, -1):
+            stream = tokenizer.detokenizer(before)
+            text = "".join(map(stream.push, new.ids[:num])) + stream.flush()
+            if new.raw.startswith(text):
+                ids = new.ids[:num]
+                return ids + tokenizer.encode_text(new.raw[len(text) :], before + ids)
+        return new.ids
 
     def written(self, ids: Ids, text: str) -> State:
         """With text whose ids are known, after ``going_on()``."""

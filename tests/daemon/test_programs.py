@@ -129,9 +129,60 @@ def test_select_says_the_likeliest_choice_and_scores_as_brute_force(tmp_path: Pa
                 body["cache"]["computed"] + body["usage"]["cached_input_tokens"]
                 == (body["usage"]["input_tokens"])
             )
+            async with program(home, cache=False) as cold:  # each alone, all rows run
+                await cold.say("user", "is it good or bad? " * 4)
+                await cold.say("assistant", "Label: ")
+                for choice, score in zip(choices, body["scores"], strict=True):
+                    (state,) = await cold.fork(1)
+                    alone = await cold.select([choice], state)
+                    assert alone["usage"]["cached_input_tokens"] == 0
+                    assert alone["scores"] == pytest.approx([score], abs=1e-5)
             after = await p.ids()
             assert after == [*prefix, *loaded.tokenizer.encode_text(choices[best], prefix)]
             assert (await p.messages())[-1] == ("assistant", "Label: " + choices[best])
+
+    run(main())
+
+
+def test_a_stop_id_goes_when_more_is_said_in_its_turn_and_stays_when_the_turn_is_closed(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with house(tmp_path) as home, program(home) as p:
+            stops = home.service._programs[p.id].loaded.model.stop_ids
+            await p.say("user", "hi")
+            end: Any = {"kind": "regex", "source": "ab"}
+            (out,) = (await p.gen(grammar=end))["outputs"]
+            assert (out["text"], out["finish_reason"]) == ("ab", "stop")
+            ended = await p.ids()
+            assert ended[-1] in stops
+            (fork,) = await p.fork(1)
+            await p.say("assistant", "c")
+            ids = await p.ids()
+            assert len(ids) == len(ended)
+            assert ids[:-1] == ended[:-1]
+            assert (await p.messages())[-1] == ("assistant", "abc")
+            await p.say("user", "more", fork)
+            after = await p.ids(fork)
+            assert after[: len(ended)] == ended
+            assert after[len(ended)] not in stops, "said once"
+
+    run(main())
+
+
+def test_what_shows_of_a_token_that_a_stop_string_cuts_is_in_the_ids(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path) as home, program(home) as p:
+            await p.say("user", "hi")
+            before = await p.ids()
+            tokenizer = home.service._programs[p.id].loaded.tokenizer
+            assert len(tokenizer.encode_text("123")) == 1
+            asked: Any = {"kind": "regex", "source": "a123"}
+            (out,) = (await p.gen(grammar=asked, options={"stop": ["3"]}))["outputs"]
+            assert (out["text"], out["finish_reason"]) == ("a12", "stop")
+            ids = await p.ids()
+            said = tokenizer.encode_text("a", before)
+            assert ids == [*before, *said, *tokenizer.encode_text("12", [*before, *said])]
 
     run(main())
 
