@@ -65,11 +65,11 @@ def judged(grammar: Grammar | None, text: str, *, is_whole: bool = True) -> dict
     if grammar is None or grammar.kind != "json_schema":
         return {}
     if not is_whole:
-        return {"data": None, "schema_error": "the answer was cut off"}
+        return {"schema_error": "the answer was cut off"}
     try:
         data = json.loads(text, parse_float=_real)
     except (ValueError, RecursionError) as error:
-        return {"data": None, "schema_error": f"the answer can't be read as JSON: {error}"}
+        return {"schema_error": f"the answer can't be read as JSON: {error}"}
     if not grammar.lenient:  # nothing else can have been said
         return {"data": data}
     from radchat.engine import schemas

@@ -75,7 +75,9 @@ class Telling:
             "timing": choice.timing(self._asked.asked_at),
         }
         if self._asked.request.grammar is not None:
-            body |= {"grammar": self._asked.request.grammar.grammar.kind, **choice.judged}
+            kind = self._asked.request.grammar.grammar.kind
+            data = {"data": None} if kind == "json_schema" else {}
+            body |= {"grammar": kind, **data, **choice.judged}
         if params.logprobs is not None:
             body["logprobs"] = [options.logprob_json(each) for each in choice.logprobs]
         return body
