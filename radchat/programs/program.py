@@ -193,6 +193,7 @@ class Program:
             running.give_up(f"{self.name} failed: {error}")
             state.settle(failure=error)
             call.error = str(error)
+            running.forget()
             if not keep:
                 raise
         except BaseException:

@@ -61,7 +61,8 @@ class Remote(Protocol):
 
     def select(self, state: int, choices: Sequence[str]) -> Mapping[str, Any]: ...
 
-    def fork(self, state: int, n: int) -> list[int]: ...
+    def fork(self, state: int, n: int) -> Mapping[str, Any]:
+        """states, and the usage of computing what they share."""
 
     def drop(self, states: Sequence[int]) -> None: ...
 
@@ -125,8 +126,8 @@ class DaemonProgram:
     def select(self, state: int, choices: Sequence[str]) -> Mapping[str, Any]:
         return self._call("select", state=state, choices=list(choices))
 
-    def fork(self, state: int, n: int) -> list[int]:
-        return list(self._call("fork", state=state, n=n)["states"])
+    def fork(self, state: int, n: int) -> Mapping[str, Any]:
+        return self._call("fork", state=state, n=n)
 
     def drop(self, states: Sequence[int]) -> None:
         self._call("drop", states=list(states))

@@ -37,9 +37,9 @@ class Running:
 
     def begin(self) -> int:
         """A state in which nothing is said."""
-        (number,) = self.remote.fork(EMPTY, 1)
-        self.hold([number])
-        return number
+        numbers: list[int] = list(self.remote.fork(EMPTY, 1)["states"])
+        self.hold(numbers)
+        return numbers[0]
 
     def add(self, lane: Lane) -> None:
         with self._lock:
@@ -96,6 +96,10 @@ class Running:
         self.ended = Cancelled("the program has ended: its state can be read, not gone on with")
         for lane in self._lanes:
             lane.end(self.ended)
+        self.forget()
+
+    def forget(self) -> None:
+        """The daemon forgets its states, and ends what runs for them."""
         with contextlib.suppress(RadchatError, OSError):
             self.remote.drop(self._numbers)
 

@@ -211,12 +211,14 @@ class State:
             branch._is_raw = self._is_raw
             branches.append(branch)
 
-        def run() -> None:
-            numbers = self._running.remote.fork(self._number, n)
+        def run() -> Mapping[str, Any]:
+            body = self._running.remote.fork(self._number, n)
+            numbers = list(body["states"])
             self._running.hold(numbers)
             for branch, number in zip(branches, numbers, strict=True):
                 branch._said = list(self._said)  # noqa: SLF001
                 branch._begin(number)  # noqa: SLF001
+            return body
 
         def fail(error: ProgramError) -> None:
             for branch in branches:

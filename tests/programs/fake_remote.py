@@ -59,11 +59,11 @@ class FakeRemote:
         body = {"choice": len(choices) - 1, "scores": scores, "tokens": [1] * len(choices)}
         return {**body, "usage": USAGE, "cache": CACHE}
 
-    def fork(self, state: int, n: int) -> list[int]:
+    def fork(self, state: int, n: int) -> Mapping[str, Any]:
         with self._lock:
             numbers = list(range(len(self.texts), len(self.texts) + n))
             self.texts |= dict.fromkeys(numbers, self.texts[state])
-        return numbers
+        return {"states": numbers}
 
     def drop(self, states: Sequence[int]) -> None:
         self.dropped += states
