@@ -284,3 +284,16 @@ def test_a_template_that_refuses_the_messages_is_told_and_nothing_stays(
     assert "no system prompt here" in refused.err
     assert len(shell.json("sessions", "ls")["sessions"]) == 1
     assert shell.say("and on")["usage"]["output_tokens"] == 8
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="says what a process has loaded")
+def test_what_grammars_need_is_loaded_with_the_first(shell: Shell, home: Home) -> None:
+    shell.ask("a free answer")
+    maps = Path(f"/proc/{home.pid}/maps")
+    assert "/torch/" in maps.read_text()
+    assert "/llguidance/" not in maps.read_text()
+    assert shell.ask("good or bad?", "--choice", "good", "--choice", "bad")["text"] in (
+        "good",
+        "bad",
+    )
+    assert "/llguidance/" in maps.read_text()
