@@ -3,14 +3,16 @@
 The workloads are those of ``workloads.py``, of random words; the model is real. *Parts*: in this
 process, with a pool that holds all of it (``program_runs.py`` says what each side lacks).
 *Orders*: more programs at once than the pool has room for (``ROOM`` of their different tokens),
-lengths a quarter. *JSON*: answers under a schema, with and without jump-forward (``jump.py``). The
-peers have no tree: transformers' ``generate`` gets whole prompts, each wave a batch; llama-server
-(``--llama-bin``, ``--gguf``) a request each, with flash attention on and off.
+lengths a quarter. *Language*: the same four as programs of ``radchat.programs`` on a private
+daemon, cache on and off, all told (``program_language.py``). *JSON*: answers under a schema, with
+and without jump-forward (``jump.py``). The peers have no tree: transformers' ``generate`` gets
+whole prompts, each wave a batch; llama-server (``--llama-bin``, ``--gguf``) a request each, with
+flash attention on and off.
 
 Everything is run once, then again in turn while ``--minutes`` last, up to five times; medians.
 
     python benchmarks/programs.py [--minutes 11] [--quick]
-        [--parts parts,orders,json,peers] [--llama-bin DIR --gguf FILE]
+        [--parts parts,orders,language,json,peers] [--llama-bin DIR --gguf FILE]
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -38,6 +41,7 @@ import transformers  # noqa: E402
 from benchmarks.jump import Jumping  # noqa: E402
 from benchmarks.jump import show as show_jumping  # noqa: E402
 from benchmarks.machine import report  # noqa: E402
+from benchmarks.program_language import Language  # noqa: E402
 from benchmarks.program_runs import (  # noqa: E402
     NO_CACHE,
     ORDERS,
@@ -55,7 +59,7 @@ from radchat.engine.model import LoadedModel, load  # noqa: E402
 from radchat.models import registry  # noqa: E402
 from radchat.paths import Places  # noqa: E402
 
-ALL = ("parts", "orders", "json", "peers")
+ALL = ("parts", "orders", "language", "json", "peers")
 ORDINARY = range(300, 40_000)  # ids of words
 POOL = 50_000  # tokens: more than 64 branches of any workload take
 AT_ONCE = {"few-shot": 1, "self-consistency": 1, "tree of thought": 1, "multi-turn": 4}
@@ -195,18 +199,27 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     folder = registry.resolve(Places.from_env(), args.model).folder
     here = InProcess(load(folder, "bf16"), quick=args.quick)
+    spoken: Runs = defaultdict(lambda: defaultdict(list))
     jobs: list[Job] = []
-    jumping = Jumping(folder) if "json" in args.parts else None
-    if jumping:
-        jobs.append(Job("json", jumping.round, again=True))
-    jobs += here.jobs(args.parts)
-    for peer, side in peers_of(args, folder).items() if "peers" in args.parts else ():
-        for name in WORKLOADS:
-            jobs.append(Job(f"{name}, {peer}", partial(here.ask, peer, side, name)))
-    work_off(jobs, 0.0 if args.quick else args.minutes)
+    with ExitStack() as closing:
+        jumping = Jumping(folder) if "json" in args.parts else None
+        if jumping:
+            jobs.append(Job("json", jumping.round, again=True))
+        jobs += here.jobs(args.parts)
+        if "language" in args.parts:
+            asked = (args.model, here.scale, AT_ONCE["multi-turn"])
+            language = closing.enter_context(Language(*asked))
+            for name in WORKLOADS:
+                job = partial(language.measure, name, spoken[name])
+                jobs.append(Job(f"{name}, language", job, again=True))
+        for peer, side in peers_of(args, folder).items() if "peers" in args.parts else ():
+            for name in WORKLOADS:
+                jobs.append(Job(f"{name}, {peer}", partial(here.ask, peer, side, name)))
+        work_off(jobs, 0.0 if args.quick else args.minutes)
     found: dict[str, Any] = {
         "parts": table("one part taken away, room for all of it; and others", here.parts),
         "orders": table(f"the queue's order; room for {ROOM:.0%}, lengths / 4", here.orders),
+        "language": table("programs on the daemon", spoken),
     }
     if jumping:
         found["json"] = jumping.found()
