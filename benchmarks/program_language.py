@@ -16,8 +16,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from radchat.programs import gen, program
-
 from benchmarks.cli import Home
 from benchmarks.program_runs import Run
 from benchmarks.workloads import BRANCHING, QUESTIONS, SAMPLES, TURNS
@@ -25,6 +23,7 @@ from radchat.client import Client
 from radchat.engine.tokenizer import Tokenizer
 from radchat.models import registry
 from radchat.paths import Places
+from radchat.programs import gen, program
 
 WORD = re.compile(r" [a-z]{3,9}")
 
