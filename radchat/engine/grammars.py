@@ -7,6 +7,7 @@ write. It is imported when the first grammar is asked for. ADR 0025 says why.
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -16,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 from radchat.engine import schemas
 from radchat.engine.grammar import Grammar
 from radchat.engine.matcher import Matcher
-from radchat.errors import InvalidInput
+from radchat.engine.schema_checks import check_depth
+from radchat.errors import InvalidInput, UsageError
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLParserLimits, LLTokenizer
@@ -27,7 +29,9 @@ MAX_KEPT = 64  # compiled grammars of one model
 MAX_SOURCE = 1 << 20  # characters
 MAX_CHOICES = 10_000
 # hostile grammars end with an error in well under a second; ordinary ones use a hundredth of these
-MAX_FUEL, MAX_SYMBOLS, MAX_STATES = 1_000_000, 200_000, 50_000
+MAX_FUEL, MAX_SYMBOLS, MAX_STATES, MAX_ROW = 500_000, 100_000, 50_000, 20_000
+# what of a Lark grammar is text: what is left of it names tokens by "<"
+_QUOTED = re.compile(r'"(?:\\.|[^"\\])*"|//[^\n]*|/(?:\\.|[^/\\\n])+/')
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +78,16 @@ class Grammars:
                 f"{MAX_SOURCE:,})",
                 field="grammar",
             )
-        source = self._source(grammar)
-        if grammar.after:
-            source = _after(grammar.after, source)
+        try:
+            grammar.source.encode()
+            source = self._source(grammar)
+            if grammar.after:
+                source = _after(grammar.after, source)
+        except ValueError as error:  # half a surrogate pair, in the source or spelled in it
+            raise InvalidInput(f"{_NAMES[grammar.kind]}: {error}", field="grammar") from error
         inner = self._matcher(source)
         if inner.is_error():
-            raise schemas.refused(grammar, inner.get_error())
+            raise schemas.refused(grammar, inner.get_error(), self._error_of)
         warnings = schemas.ignored(grammar, inner.get_grammar_warnings())
         base = Matcher(inner, self._vocab_size, self._stop_ids)
         if not base.mask().any():
@@ -103,6 +111,7 @@ class Grammars:
                 return _choices(grammar)
             case "tools":
                 return self._tools(grammar)
+        _check_lark(grammar.source)
         try:
             return grammar_from("gbnf" if "::=" in grammar.source else "lark", grammar.source)
         except ValueError as error:
@@ -114,9 +123,21 @@ class Grammars:
         tools = _json(grammar, "a list of tools")
         if not isinstance(tools, list) or not tools:
             raise InvalidInput("tools: want a list of tools", field="grammar")
+        for index, tool in enumerate(tools):
+            if isinstance(tool, Mapping):
+                self._check_parameters(tool, f"tools[{index}].parameters")
         tags = [_tag(StructTag, tool, index) for index, tool in enumerate(tools)]
         is_control = all(tag.trigger in self._tokenizer.control for tag in tags)
         return StructTag.to_grammar(tags, assume_special=is_control)
+
+    def _check_parameters(self, tool: Mapping[str, Any], place: str) -> None:
+        """By itself, so that what is wrong is said of this tool."""
+        try:
+            alone = Grammar("json_schema", json.dumps(tool.get("parameters", True)))
+            if error := self._error_of(schemas.to_grammar(alone)):
+                raise schemas.refused(alone, error, self._error_of)
+        except (InvalidInput, UsageError) as error:
+            raise type(error)(f"{place}: {error.message}", **error.data) from error
 
     # -- llguidance -------------------------------------------------------------------------------
 
@@ -124,6 +145,9 @@ class Grammars:
         from llguidance import LLMatcher
 
         return LLMatcher(self._tokens(), source, log_level=0, limits=_limits())
+
+    def _error_of(self, source: str) -> str:
+        return self._matcher(source).get_error()
 
     def _tokens(self) -> LLTokenizer:
         if self._vocabulary is None:
@@ -172,11 +196,23 @@ def _limits() -> LLParserLimits:
         initial_lexer_fuel=MAX_FUEL,
         max_grammar_size=MAX_SYMBOLS,
         max_lexer_states=MAX_STATES,
+        max_items_in_row=MAX_ROW,
         verbose_errors=False,
     )
 
 
+def _check_lark(source: str) -> None:
+    if source.lstrip().startswith("{"):
+        raise InvalidInput("the grammar is neither Lark nor GBNF", field="grammar")
+    if "::=" not in source and "<" in _QUOTED.sub("", source):
+        raise InvalidInput(
+            "the grammar can't be used: it names tokens by <…>, and an answer is text (quote it?)",
+            field="grammar",
+        )
+
+
 def _json(grammar: Grammar, want: str) -> Any:
+    check_depth(grammar.source, _NAMES[grammar.kind])
     try:
         return json.loads(grammar.source)
     except ValueError as error:
@@ -200,6 +236,9 @@ def _tag(kind: Any, tool: Any, index: int) -> Any:
     if not (isinstance(tool, Mapping) and isinstance(tool.get("name"), str) and tool["name"]):
         raise InvalidInput(f"tools[{index}]: want an object with a name", field="grammar")
     name = json.dumps(tool["name"])
+    for key in ("begin", "end"):
+        if not isinstance(tool.get(key, "-"), str) or (key == "begin" and not tool.get(key, "-")):
+            raise InvalidInput(f"tools[{index}].{key}: want a text", field="grammar")
     begin = tool.get("begin", f'<tool_call>\n{{"name": {name}, "arguments": ')
     end = tool.get("end", "}\n</tool_call>")
     trigger, mark, _ = begin.partition(">")

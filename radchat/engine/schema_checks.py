@@ -19,9 +19,11 @@ MAX_NODES = 50_000
 MAX_DENOMINATOR = 1024  # of a step that is exact in binary
 SMALLEST_STEP = 1e-15  # from an exclusive bound of a number to what it allows
 LARGEST_BOUND = 1e15
+LARGEST_STEP = 20_000  # an automaton of so many states
+MAX_NAME_PATTERNS = 100  # each is compared with each
 
 
-def check_depth(source: str) -> None:
+def check_depth(source: str, what: str = "the schema") -> None:
     """Without recursion: what follows has it."""
     depth, inside, escaped = 0, False, False
     for char in source:
@@ -34,7 +36,7 @@ def check_depth(source: str) -> None:
             depth += 1
             if depth > MAX_DEPTH:
                 raise InvalidInput(
-                    f"the schema is nested too deeply: at most {MAX_DEPTH} brackets", field="schema"
+                    f"{what}: nested too deeply: at most {MAX_DEPTH} brackets", field="schema"
                 )
         elif char in "}]":
             depth -= 1
@@ -90,12 +92,19 @@ def enforceable(schema: Mapping[str, Any], *, lenient: bool) -> dict[str, Any]:
                 for pattern, each in at["patternProperties"].items()
             }
         _bounds_as_floats(at)
-        if not lenient:
-            for keyword, why in _holes(at):
-                raise cannot(path, keyword, why)
+        for keyword, why in (*_too_large(at), *(() if lenient else _holes(at))):
+            raise cannot(path, keyword, why)
         return at
 
     return cast("dict[str, Any]", mapped(schema, change))
+
+
+def _too_large(at: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    step = at.get("multipleOf")
+    if isinstance(step, (int, float)) and step > LARGEST_STEP:
+        yield "multipleOf", f"at most {LARGEST_STEP:,}"
+    if len(at.get("patternProperties", ())) > MAX_NAME_PATTERNS:
+        yield "patternProperties", f"at most {MAX_NAME_PATTERNS}"
 
 
 def _holes(at: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from radchat.engine.grammar import Grammar
 from radchat.engine.schema_checks import check, check_depth, enforceable, without_old_forms
-from radchat.engine.schema_parts import dotted, mapped, place_of, places_of
+from radchat.engine.schema_parts import Path, dotted, mapped, place_of, places_of, walk
 from radchat.errors import InvalidInput, RadchatError, UsageError
 
 # one space where JSON allows white space, none elsewhere: flexible white space may go on for ever,
@@ -27,6 +27,8 @@ STYLE: dict[str, Any] = {
     "json_allowed_escapes": 'nrbtf\\"',
 }
 
+MAX_TRIED = 200  # parts of a schema, for one that is to blame
+
 _KEYS = re.compile(r"Unimplemented keys: (\[.*\])")
 # of llguidance's other refusals: a word in the message, and the keyword it is about
 _ABOUT = (
@@ -37,6 +39,8 @@ _ABOUT = (
     ("Resource", "$ref"),
     ("regex parse error", "pattern"),
     ("lookaround", "pattern"),
+    ("min/maxProperties", "minProperties"),
+    ("min/maxProperties", "maxProperties"),
     ("minimum", "minimum"),
     ("minLength", "minLength"),
     ("minItems", "minItems"),
@@ -48,14 +52,18 @@ _ABOUT = (
 
 
 def to_grammar(grammar: Grammar) -> str:
-    """For llguidance. Raises InvalidInput."""
-    from llguidance import LLMatcher
-
+    """For llguidance. Raises InvalidInput, UsageError."""
     schema = parsed(grammar.source)
     check(schema)
     own = enforceable(schema, lenient=grammar.lenient)
+    return _grammar_of(own, lenient=grammar.lenient)
+
+
+def _grammar_of(schema: Mapping[str, Any], *, lenient: bool) -> str:
+    from llguidance import LLMatcher
+
     return LLMatcher.grammar_from_json_schema(
-        json.dumps(own), overrides=cast("Any", {**STYLE, "lenient": grammar.lenient})
+        json.dumps(schema), overrides=cast("Any", {**STYLE, "lenient": lenient})
     )
 
 
@@ -104,7 +112,7 @@ def invalid(instance: Any, schema: Mapping[str, Any]) -> str:
     )
 
 
-def refused(grammar: Grammar, message: str) -> RadchatError:
+def refused(grammar: Grammar, message: str, error_of: Callable[[str], str]) -> RadchatError:
     """What llguidance refused, in words of ours."""
     first = _gist(message)
     if grammar.kind != "json_schema":
@@ -119,13 +127,25 @@ def refused(grammar: Grammar, message: str) -> RadchatError:
             "and checks the answer afterwards)",
             keywords=places,
         )
-    keyword = next(
-        (key for word, key in _ABOUT if word in message and places_of(schema, key)), None
-    )
-    where = f"{place_of(schema, keyword)}: " if keyword else ""
-    if keyword in ("oneOf", "format") or "not supported" in message:
+    path, at = _culprit(schema, first, error_of)
+    keyword = next((key for word, key in _ABOUT if word in message and key in at), None)
+    place = dotted((*path, keyword) if keyword else path)
+    where = f"{place}: " if place else ""
+    if keyword in ("oneOf", "format") or "supported" in message:
         return UsageError(f"the schema can't be enforced: {where}{first}", keywords=[where[:-2]])
     return InvalidInput(f"the schema can't be used: {where}{first}", field="schema")
+
+
+def _culprit(
+    schema: Mapping[str, Any], gist: str, error_of: Callable[[str], str]
+) -> tuple[Path, Mapping[str, Any]]:
+    """The innermost of its schemas that by itself is refused for the same."""
+    defs = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
+    for path, at in reversed(list(walk(schema))[:MAX_TRIED]):
+        alone = enforceable({**defs, **at}, lenient=True)
+        if _gist(error_of(_grammar_of(alone, lenient=False))) == gist:
+            return path, at
+    return (), schema
 
 
 def ignored(grammar: Grammar, warnings: Sequence[str]) -> tuple[str, ...]:
