@@ -11,14 +11,14 @@ import asyncio
 import secrets
 from collections.abc import Mapping
 from datetime import datetime
-from functools import partial
 from typing import Any
 
 from radchat.daemon import options as given_options
 from radchat.daemon.arguments import ID_LEN, Options
 from radchat.daemon.control_methods import ControlMethods
 from radchat.daemon.disk import kept_name
-from radchat.daemon.grammar_asked import GrammarAsked, compiled, judged
+from radchat.daemon.grammar_asked import GrammarAsked, compiled
+from radchat.daemon.handing import beside
 from radchat.daemon.loaded import Loaded
 from radchat.daemon.program_runs import Generation, Scores, fill_request, hear
 from radchat.daemon.program_saving import Asked, Saved, save
@@ -193,9 +193,9 @@ class ProgramMethods(ControlMethods):
         run = Generation(ready, asked, stream.say)
         await hear(self._worker, program.loaded.key, [asked], run.take)
         taken = run.taken()
+        found = [] if made is None else await beside(run.judged)
         held.state = await self._desk.run(lambda: ready.taken(taken))
-        body = run.body(partial(judged, None if made is None else made.grammar))
-        stream.say(Event("done", body))
+        stream.say(Event("done", run.body(found or [{}] * n)))
 
     async def program_select(self, program: str, state: int, choices: list[str]) -> dict[str, Any]:
         """The choice whose tokens the model finds likeliest on average, which the state then says;

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from radchat.daemon import options, telling
+from radchat.daemon.grammar_asked import judged
 from radchat.daemon.program_states import State, Taken
 from radchat.engine.request import Event as EngineEvent
 from radchat.engine.request import (
@@ -160,10 +161,23 @@ class Generation:
             self.request.params.seed,
         )
 
-    def body(self, judged: Callable[[str], Mapping[str, Any]]) -> dict[str, Any]:
-        """Of ``done``; ``judged``: what an output's text is under its grammar."""
+    def judged(self) -> list[dict[str, Any]]:
+        """What each output is under its schema. It may take long: on a thread beside."""
+        made = self.request.grammar
+        under = None if made is None else made.grammar
+        return [
+            judged(
+                under,
+                output.text,
+                is_whole=output.end is not None and output.end.reason == FinishReason.STOP,
+            )
+            for output in self.outputs
+        ]
+
+    def body(self, judged: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Of ``done``."""
         rows = []
-        for output in self.outputs:
+        for output, under in zip(self.outputs, judged, strict=True):
             end = output.end
             assert end is not None
             row: dict[str, Any] = {
@@ -172,7 +186,7 @@ class Generation:
                 "finish_reason": end.reason.value,
                 "tokens": end.usage.output_tokens,
                 "forced_tokens": end.usage.forced_tokens,
-                **judged(output.text),
+                **under,
             }
             if end.error:
                 row["error"] = end.error
