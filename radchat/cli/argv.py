@@ -69,6 +69,10 @@ VALUE_OPTIONS = frozenset(
         "--delete",
         "--move",
         "--label",
+        "--arg",
+        "--input",
+        "--at-once",
+        "--save",
     )
 )
 # where one of these is a plain flag

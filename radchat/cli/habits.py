@@ -14,7 +14,6 @@ LATER = frozenset((
 ))  # fmt: skip
 # a word, and the commands it may mean; what followed it stands in the place of {}
 HABITS: dict[str, tuple[str, ...]] = {
-    "run": ("chat -m {}",),
     "list": ("sessions ls", "models ls"),
     "ls": ("sessions ls", "models ls"),
     "show": ("sessions show {}", "models show {}"),

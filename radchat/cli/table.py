@@ -13,8 +13,9 @@ from radchat.chat.width import hang
 FIRST_DAY = "Start here"
 BRANCHES = "Go back, go on"
 LOOK = "Sessions and cache"
+PROGRAMS = "Programs"
 MACHINE = "Models, daemon, set-up"
-SECTIONS = (FIRST_DAY, BRANCHES, LOOK, MACHINE)
+SECTIONS = (FIRST_DAY, BRANCHES, LOOK, PROGRAMS, MACHINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,7 @@ COMMANDS = (
     Entry("prune", _CLI + "sessions_kept:prune", BRANCHES, "delete what no name reaches"),
     Entry("sessions", _CLI + "sessions:sessions_app", LOOK, "ls, search, export, import, rm, ..."),
     Entry("cache", _CLI + "cache:cache_app", LOOK, "stats, ls, top, why, pin, save, load, warm"),
+    Entry("run", _CLI + "run:run", PROGRAMS, "a Python file with an @program; result as JSON"),
     Entry("daemon", _CLI + "daemon:daemon_app", MACHINE, "start, stop, restart, status, logs"),
     Entry("bench", _CLI + "bench:bench", MACHINE, "what reuse is worth here, measured in a minute"),
     Entry("doctor", _CLI + "doctor:doctor", MACHINE, "what is installed, set and running"),

@@ -85,7 +85,6 @@ def test_a_mistyped_command_is_never_a_prompt(typed: list[str], hint: str) -> No
 @pytest.mark.parametrize(
     ("typed", "hint"),
     [
-        ("run smollm2-135m", "`radchat chat -m smollm2-135m`"),
         ("list", "`radchat sessions ls` or `radchat models ls`"),
         ("ls", "`radchat sessions ls` or `radchat models ls`"),
         ("show tiny", "`radchat models show tiny`"),
