@@ -5,7 +5,6 @@ Held against an independent validator (tests): whatever that refuses is never wr
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
@@ -17,8 +16,7 @@ from radchat.errors import InvalidInput, UsageError
 MAX_DEPTH = 200  # of brackets; llguidance's own parser ends at about a thousand
 MAX_NODES = 50_000
 MAX_DENOMINATOR = 1024  # of a step that is exact in binary
-SMALLEST_STEP = 1e-15  # from an exclusive bound of a number to what it allows
-LARGEST_BOUND = 1e15
+MAX_DECIMALS = 15  # of a bound: llguidance rounds what has more
 LARGEST_STEP = 20_000  # an automaton of so many states
 MAX_NAME_PATTERNS = 100  # each is compared with each
 
@@ -91,7 +89,6 @@ def enforceable(schema: Mapping[str, Any], *, lenient: bool) -> dict[str, Any]:
                 _portable(path, "patternProperties", pattern): each
                 for pattern, each in at["patternProperties"].items()
             }
-        _bounds_as_floats(at)
         for keyword, why in (*_too_large(at), *(() if lenient else _holes(at))):
             raise cannot(path, keyword, why)
         return at
@@ -103,6 +100,10 @@ def _too_large(at: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     step = at.get("multipleOf")
     if isinstance(step, (int, float)) and step > LARGEST_STEP:
         yield "multipleOf", f"at most {LARGEST_STEP:,}"
+    for keyword in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"):
+        bound = at.get(keyword, 0)
+        if isinstance(bound, float) and round(bound, MAX_DECIMALS) != bound:
+            yield keyword, f"at most {MAX_DECIMALS} digits after the point"
     if len(at.get("patternProperties", ())) > MAX_NAME_PATTERNS:
         yield "patternProperties", f"at most {MAX_NAME_PATTERNS}"
 
@@ -114,25 +115,6 @@ def _holes(at: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     least = at.get("minProperties", 0)
     if isinstance(least, (int, float)) and least > len(set(at.get("required", ()))) + 1:
         yield "minProperties", "a name could come twice, and count twice"
-
-
-def _bounds_as_floats(at: dict[str, Any]) -> None:
-    """An exclusive bound of a number, as the next one that it may be: 0.99999999999999999 is below
-    1, and is read as 1.
-    """
-    if at.get("type") == "integer":
-        return
-    for exclusive, inclusive, end, nearer in (
-        ("exclusiveMinimum", "minimum", math.inf, max),
-        ("exclusiveMaximum", "maximum", -math.inf, min),
-    ):
-        bound = at.get(exclusive)
-        if isinstance(bound, (int, float)) and abs(bound) < LARGEST_BOUND:
-            step = math.nextafter(bound, end) - bound
-            least = math.copysign(SMALLEST_STEP, end)
-            next_one = bound + (step if abs(step) > SMALLEST_STEP else least)
-            del at[exclusive]
-            at[inclusive] = nearer(next_one, at.get(inclusive, next_one))
 
 
 def _portable(path: Path, keyword: str, pattern: str) -> str:
