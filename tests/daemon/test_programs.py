@@ -204,7 +204,7 @@ def test_a_grammar_holds_and_its_json_comes_as_data(tmp_path: Path) -> None:
             await p.say("user", "again")
             (cut,) = (await p.gen(max_tokens=3, grammar=asked))["outputs"]
             assert "schema_error" in cut
-            assert cut["data"] is None
+            assert cut.get("data") is None
             assert (await p.messages())[-1] == ("assistant", cut["text"])
             with pytest.raises(UsageError, match="uniqueItems"):
                 source = '{"type": "array", "uniqueItems": true}'
