@@ -12,8 +12,11 @@ class ProgramError(RadchatError):
     ``except ContextOverflow`` works and a command ends with that exit code.
     """
 
+    is_told = False  # somebody has read it
+
     def told_again(self) -> ProgramError:
         """The same for one more reader: an exception that is raised twice grows its traceback."""
+        self.is_told = True
         again = type(self)(self.message, **self.data)
         again.__cause__ = self.__cause__
         return again

@@ -35,6 +35,9 @@ class Forks(Sequence["State"]):
         for branch in self._branches:
             branch.wait()
         bad = [branch.error for branch in self._branches if branch.error is not None]
+        for error in bad:
+            if isinstance(error, ProgramError):
+                error.is_told = True
         if bad and not self._keeps:
             first = bad[0]
             if len(bad) > 1 and isinstance(first, ProgramError):

@@ -146,10 +146,10 @@ class Program:
                     done.put((number, error))
                     return
 
-        for _ in range(min(at_once, len(rows)) if settings.parallel else 1):
-            threading.Thread(target=work, name="program rows", daemon=True).start()
         states: dict[int, State] = {}
         try:
+            for _ in range(min(at_once, len(rows)) if settings.parallel else 1):
+                threading.Thread(target=work, name="program rows", daemon=True).start()
             while len(states) < len(rows):
                 number, state = done.get()
                 if isinstance(state, BaseException):
@@ -186,6 +186,8 @@ class Program:
             running.wait()
             if state.error is not None:
                 raise state.error  # noqa: TRY301 - as what the function raises itself
+            for error in running.untold():
+                _say(f"a branch failed, and nothing was read from it: {error.message}")
             if save:
                 state.save(None if save is True else save)
             state.settle(result)

@@ -80,6 +80,14 @@ class Running:
             self._lanes[at].wait()
             at += 1
 
+    def untold(self) -> list[ProgramError]:
+        """What branches failed with, and nobody read."""
+        found: list[ProgramError] = []
+        for lane in self._lanes:
+            if lane.error is not None and not lane.error.is_told and lane.error not in found:
+                found.append(lane.error)
+        return found
+
     def give_up(self, why: str) -> None:
         """Nothing more is begun, what streams is ended, and who waits is told. Waits for none."""
         error = Cancelled(why)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any, Self
 
-from radchat.errors import RadchatError
+from radchat.errors import OutputInvalid, RadchatError
 from radchat.programs.errors import ProgramError
 from radchat.programs.expressions import Gen, Message, Part, Role, Select, Text, parts_of
 from radchat.programs.forks import Forks
@@ -329,7 +329,9 @@ def _value(part: Gen, output: Mapping[str, Any]) -> Any:
     else:
         why = "it is not whole"
     cut = {"length": ", cut at the most tokens", "dead_end": ", no token could follow"}
-    raise _invalid(f"{why}{cut.get(reason, '')}: {text[:200]!r}", text=text, finish_reason=reason)
+    raise OutputInvalid(
+        f"{why}{cut.get(reason, '')}: {text[:200]!r}", text=text, finish_reason=reason
+    )
 
 
 def _fits(kind: str, source: str, text: str) -> bool:
@@ -340,10 +342,3 @@ def _fits(kind: str, source: str, text: str) -> bool:
         return kind == "regex" and re.fullmatch(source, text) is not None
     except re.error:
         return False
-
-
-def _invalid(message: str, **data: Any) -> RadchatError:
-    from radchat import errors
-
-    kind: type[RadchatError] = getattr(errors, "OutputInvalid", RadchatError)
-    return kind(message, **data)

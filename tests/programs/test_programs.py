@@ -134,6 +134,20 @@ def test_a_failure_that_nobody_read_fails_the_run() -> None:
     assert caught.value.exit_code == 42
 
 
+def test_a_branch_that_failed_unread_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    @program
+    def main(s: State) -> int:
+        f = s.fork(2)
+        one = f[0]
+        one += user("refuse")  # unread
+        return 1
+
+    assert main.run(remote=FakeRemote()).result == 1
+    said = capsys.readouterr().err
+    assert said.startswith("a branch failed, and nothing was read from it: ")
+    assert f":{line_of('unread')}: user 'refuse'" in said
+
+
 def test_a_variable_that_nothing_sets_is_an_error_at_once() -> None:
     @program
     def main(s: State) -> None:
@@ -342,14 +356,16 @@ def test_an_exception_of_the_function_ends_what_runs_and_what_waits(error: BaseE
 
 
 def test_ctrl_c_ends_a_wait_at_once() -> None:
-    remote = FakeRemote()
+    def interrupted() -> FakeRemote:
+        remote = FakeRemote()
 
-    def pieces(_say: Any) -> None:
-        os.kill(os.getpid(), signal.SIGINT)
-        assert remote.gone.wait(30)
-        raise ConnectionError("closed")
+        def pieces(_say: Any) -> None:
+            os.kill(os.getpid(), signal.SIGINT)
+            assert remote.gone.wait(30)
+            raise ConnectionError("closed")
 
-    remote.pieces = pieces
+        remote.pieces = pieces
+        return remote
 
     @program
     def main(s: State) -> Any:
@@ -358,9 +374,9 @@ def test_ctrl_c_ends_a_wait_at_once() -> None:
         return s["x"]
 
     with pytest.raises(KeyboardInterrupt):
-        main.run(remote=remote)
+        main.run(remote=interrupted())
     with pytest.raises(KeyboardInterrupt):
-        main.run_batch([{}, {}], at_once=1, remote=remote)
+        main.run_batch([{}, {}], at_once=1, remote=interrupted())
     wait_until(no_threads)
 
 
