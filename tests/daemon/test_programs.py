@@ -137,6 +137,9 @@ def test_select_says_the_likeliest_choice_and_scores_as_brute_force(tmp_path: Pa
                     alone = await cold.select([choice], state)
                     assert alone["usage"]["cached_input_tokens"] == 0
                     assert alone["scores"] == pytest.approx([score], abs=1e-5)
+                (state,) = await cold.fork(1)
+                one_by_one = [(await cold.select([each], state))["scores"][0] for each in "good"]
+                assert sum(one_by_one) / 4 == pytest.approx(body["scores"][0], abs=1e-5)
             after = await p.ids()
             assert after == [*prefix, *loaded.tokenizer.encode_text(choices[best], prefix)]
             assert (await p.messages())[-1] == ("assistant", "Label: " + choices[best])
