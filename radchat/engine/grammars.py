@@ -82,7 +82,7 @@ class Grammars:
             grammar.source.encode()
             source = self._source(grammar)
             if grammar.after:
-                source = _after(grammar.after, source)
+                source = _after(self._free(grammar.after), source)
         except ValueError as error:  # half a surrogate pair, in the source or spelled in it
             raise InvalidInput(f"{_NAMES[grammar.kind]}: {error}", field="grammar") from error
         inner = self._matcher(source)
@@ -138,6 +138,15 @@ class Grammars:
                 raise schemas.refused(alone, error, self._error_of)
         except (InvalidInput, UsageError) as error:
             raise type(error)(f"{place}: {error.message}", **error.data) from error
+
+    def _free(self, mark: str) -> str:
+        """Lark of anything up to and with ``mark``, a token of its own or text; and ``@then``."""
+        control = self._tokenizer.control.get(mark)
+        if control is None:
+            text = json.dumps(mark, ensure_ascii=False)
+            return f"start: thought @then\nthought[lazy]: /(.|\\n)*/ {text}\n"
+        others = ",".join(map(str, sorted({control, *self._stop_ids})))
+        return f"start: <[^{others}]>* <[{control}]> @then\n"
 
     # -- llguidance -------------------------------------------------------------------------------
 
@@ -246,10 +255,8 @@ def _tag(kind: Any, tool: Any, index: int) -> Any:
     return kind(trigger=trigger + mark, begin=begin, grammar=schemas.with_style(schema), end=end)
 
 
-def _after(mark: str, source: str) -> str:
-    """Free text up to and with ``mark``, then the grammar."""
-    text = json.dumps(mark, ensure_ascii=False)
-    lark = f"start: thought @then\nthought[lazy]: /(.|\\n)*/ {text}\n"
+def _after(lark: str, source: str) -> str:
+    """What ``lark`` calls ``@then`` is the grammar."""
     inner = json.loads(source) if source.lstrip().startswith("{") else None
     if inner is not None and "grammars" in inner:
         first = dict(inner["grammars"][0], name="then")
