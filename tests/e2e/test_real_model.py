@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.conftest import EXACT
+from tests.e2e.harness import Terminal, radchat
 from tests.e2e.homes import Home, Shell, finish, spoken, until
 
 pytestmark = pytest.mark.model
@@ -16,6 +18,12 @@ STORY = (
     "The lighthouse keeper's name is Ada. She has a grey cat called Pixel. Every evening she "
     "lights the lamp at six and writes the weather into a green book. "
 )
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 30}, "age": {"type": "integer"}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
 
 
 @pytest.fixture(scope="module")
@@ -170,3 +178,41 @@ def test_emoji_streamed_byte_by_byte_come_whole(talk: Shell) -> None:
     for event in seen[:-1]:
         if event.name == "delta":
             assert "\ufffd" not in event.data["text"] or event is seen[-3]
+
+
+def test_an_answer_under_a_schema_is_its_json_cut_off_it_is_gone_on_with(
+    talk: Shell, real: Home, tmp_path: Path
+) -> None:
+    path = tmp_path / "person.json"
+    path.write_text(json.dumps(PERSON))
+    flags = ("--schema", str(path), "--exact", "--temp", "0")
+    question = "Ada Lovelace, 36"
+    whole = talk.json("ask", question, *flags)
+    assert whole["data"] == json.loads(whole["text"])
+    assert whole["data"]["name"] == "Ada Lovelace"
+    assert whole["usage"]["forced_tokens"] >= 7
+
+    drawn = talk.json("ask", question, *flags, "--no-jump")
+    assert real.ids(drawn["message"]) == real.ids(whole["message"])
+    assert drawn["usage"]["forced_tokens"] == 0
+
+    cut = talk("ask", question, *flags, "--max-tokens", "5", code=57)
+    assert whole["text"].startswith(cut.out.rstrip("\n"))
+    rest = talk("continue", "--exact", "--temp", "0")
+    assert cut.out.rstrip("\n") + rest.out.rstrip("\n") == whole["text"]
+    assert talk.texts()[-1] == ("assistant", whole["text"])
+
+    before = talk.num_sessions()
+    refused = talk("ask", question, "--schema", '{"type": "array", "uniqueItems": true}', code=2)
+    assert "uniqueItems" in refused.err
+    assert talk.num_sessions() == before
+    real.assert_balanced()
+
+
+def test_forced_text_is_dim_on_a_terminal_and_the_footer_counts_it(talk: Shell, real: Home) -> None:
+    command = radchat("ask", "36", "--choice", "no never", "--show-forced", "--temp", "0")
+    with Terminal(command, talk.env, rows=24, columns=80) as terminal:
+        terminal.wait_for("forced ")
+        assert terminal.wait_end() == 0
+        assert "no never" in terminal.text
+        assert b"\x1b[2mno never\x1b[0m" in terminal.raw
