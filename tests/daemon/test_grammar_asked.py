@@ -93,26 +93,24 @@ def test_one_that_is_cut_off_is_no_data_and_is_gone_on_with_under_its_grammar(
     run(main())
 
 
-@pytest.mark.parametrize(
-    ("grammar", "error", "words"),
-    [
-        (schema(UNIQUE), UsageError, "uniqueItems"),
-        (schema(False), InvalidInput, "false"),
-        ({"kind": "json_schema", "source": "{"}, InvalidInput, "not JSON"),
-        ({"kind": "regex", "source": "("}, InvalidInput, "the regex"),
-        ({"kind": "lark", "source": "start: ("}, InvalidInput, "the grammar"),
-        ({"kind": "lark", "source": "root ::= ("}, InvalidInput, "GBNF"),
-        ({"kind": "choices", "source": "[]"}, InvalidInput, "choices"),
-        ({"kind": "choices", "source": '["' + "x" * 2_000_000 + '"]'}, InvalidInput, "too many"),
-    ],
-)
-def test_a_bad_one_leaves_nothing_behind(
-    tmp_path: Path, grammar: GrammarAsked, error: type[RadchatError], words: str
-) -> None:
+BAD: list[tuple[GrammarAsked, type[RadchatError], str]] = [
+    (schema(UNIQUE), UsageError, "uniqueItems"),
+    (schema(False), InvalidInput, "false"),
+    ({"kind": "json_schema", "source": "{"}, InvalidInput, "not JSON"),
+    ({"kind": "regex", "source": "("}, InvalidInput, "the regex"),
+    ({"kind": "lark", "source": "start: ("}, InvalidInput, "the grammar"),
+    ({"kind": "lark", "source": "root ::= ("}, InvalidInput, "GBNF"),
+    ({"kind": "choices", "source": "[]"}, InvalidInput, "choices"),
+    ({"kind": "choices", "source": '["' + "x" * 2_000_000 + '"]'}, InvalidInput, "too many"),
+]
+
+
+def test_a_bad_one_leaves_nothing_behind(tmp_path: Path) -> None:
     async def main() -> None:
         async with house(tmp_path) as home:
-            with pytest.raises(error, match=words):
-                await home.say("who?", **held(grammar))
+            for grammar, error, words in BAD:
+                with pytest.raises(error, match=words):
+                    await home.say("who?", **held(grammar))
             assert (await home.service.sessions_list(WHERE))["sessions"] == []
             (body,) = (await home.say("who?", **held(schema(PERSON))))["branches"]
             assert body["data"]["name"] == "Ada"
@@ -184,6 +182,8 @@ def test_a_model_that_thinks_does_so_freely_and_only_if_it_must_or_is_told_to(
             (body,) = (await home.say("q", **held(grammar, model=name)))["branches"]
             assert body["text"] == "de"
             assert body["reasoning"] == ("abc" if name == "deepseek_r1" else None)
+            off = await home.say("q", **held(grammar, model=name, think="off"))
+            assert off["usage"]["input_tokens"] == body["usage"]["input_tokens"]
             asked = held(grammar, model=name, think="on")
             (body,) = (await home.say("q", **asked))["branches"]
             assert (body["reasoning"], body["text"]) == ("abc", "de")

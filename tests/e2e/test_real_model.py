@@ -210,7 +210,9 @@ def test_an_answer_under_a_schema_is_its_json_cut_off_it_is_gone_on_with(
 
 
 def test_forced_text_is_dim_on_a_terminal_and_the_footer_counts_it(talk: Shell, real: Home) -> None:
-    command = radchat("ask", "36", "--choice", "no never", "--show-forced", "--temp", "0")
+    command = radchat(
+        "--color", "always", "ask", "36", "--choice", "no never", "--show-forced", "--temp", "0"
+    )
     with Terminal(command, talk.env, rows=24, columns=80) as terminal:
         terminal.wait_for("forced ")
         assert terminal.wait_end() == 0
