@@ -47,7 +47,7 @@ def run_fresh(shell: Shell, name: str, *args: str) -> dict[str, Any]:
     home = shell.home
     shell.call("cache.clear")
     before = rows_run(home)
-    done = shell("run", str(EXAMPLES / f"{name}.py"), "--exact", "--seed", "3", *args)
+    done = shell("run", str(EXAMPLES / f"{name}.py"), "--seed", "3", *args)
     home.assert_balanced()
     ran = rows_run(home) - before
     held = sum(node["end"] - node["start"] for node in shell.call("cache.tree")["nodes"])
