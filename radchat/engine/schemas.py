@@ -123,8 +123,8 @@ def refused(grammar: Grammar, message: str, error_of: Callable[[str], str]) -> R
     if found:
         places = [place_of(schema, key) for key in json.loads(found.group(1))]
         return UsageError(
-            f"the schema can't be enforced: {', '.join(places)} (--schema-lenient leaves that out, "
-            "and checks the answer afterwards)",
+            f"the schema can't be enforced: {', '.join(places)} (--schema-lenient, or "
+            "lenient=True in a program, leaves that out, and checks the answer afterwards)",
             keywords=places,
         )
     path, at = _culprit(schema, first, error_of)
