@@ -72,9 +72,9 @@ def judged(grammar: Grammar | None, text: str, *, is_whole: bool = True) -> dict
         return {"schema_error": f"the answer can't be read as JSON: {error}"}
     if not grammar.lenient:  # nothing else can have been said
         return {"data": data}
-    from radchat.engine import schemas
+    from radchat.engine import schema_verdict, schemas
 
-    wrong = schemas.invalid(data, schemas.parsed(grammar.source))
+    wrong = schema_verdict.invalid(text, schemas.parsed(grammar.source))
     return {"data": data, **({"schema_error": wrong} if wrong else {})}
 
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from radchat.engine.grammar import Grammar
-from radchat.engine.schema_checks import check, check_depth, enforceable, without_old_forms
-from radchat.engine.schema_parts import Path, dotted, mapped, place_of, places_of, walk
+from radchat.engine.schema_checks import check, check_depth, enforceable
+from radchat.engine.schema_parts import Path, dotted, place_of, places_of, walk
 from radchat.errors import InvalidInput, RadchatError, UsageError
 
 # one space where JSON allows white space, none elsewhere: flexible white space may go on for ever,
@@ -99,17 +99,6 @@ def _no_number(word: str) -> float:
 def _finite(digits: str) -> float:
     value = float(digits)
     return value if math.isfinite(value) else _no_number(digits)
-
-
-def invalid(instance: Any, schema: Mapping[str, Any]) -> str:
-    """Why a JSON value does not meet a schema, by an independent validator; empty where it does."""
-    import jsonschema
-
-    validator = jsonschema.Draft202012Validator(mapped(schema, without_old_forms))
-    error = jsonschema.exceptions.best_match(validator.iter_errors(instance))
-    return (
-        "" if error is None else f"{dotted(error.absolute_path) or 'the answer'}: {error.message}"
-    )
 
 
 def refused(grammar: Grammar, message: str, error_of: Callable[[str], str]) -> RadchatError:
