@@ -5,6 +5,8 @@ Held against an independent validator (tests): whatever that refuses is never wr
 
 from __future__ import annotations
 
+import contextlib
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
@@ -17,7 +19,7 @@ MAX_DEPTH = 200  # of brackets; llguidance's own parser ends at about a thousand
 MAX_NODES = 50_000
 MAX_DENOMINATOR = 1024  # of a step that is exact in binary
 MAX_DECIMALS = 15  # of a bound: llguidance rounds what has more
-LARGEST_STEP = 20_000  # an automaton of so many states
+LARGEST_STEP = 20_000  # of all together: automata of so many states
 MAX_NAME_PATTERNS = 100  # each is compared with each
 
 
@@ -44,6 +46,7 @@ def check(schema: Mapping[str, Any]) -> None:
     """A schema by the standard, of a bearable size, that something can meet."""
     import jsonschema
 
+    steps = 0.0
     for number, (path, at) in enumerate(walk(schema)):
         if number > MAX_NODES:
             raise InvalidInput(
@@ -52,6 +55,13 @@ def check(schema: Mapping[str, Any]) -> None:
         # before the check by the standard, which compiles them, and warns
         if isinstance(at.get("pattern"), str):
             _portable(path, "pattern", at["pattern"])
+        if isinstance(at.get("patternProperties"), Mapping):
+            for pattern in at["patternProperties"]:
+                _portable(path, "patternProperties", pattern)
+        step = at.get("multipleOf")
+        steps += step if isinstance(step, (int, float)) else 0
+        if steps > LARGEST_STEP:
+            raise cannot(path, "multipleOf", f"at most {LARGEST_STEP:,}, in all of the schema")
     try:
         jsonschema.Draft202012Validator.check_schema(mapped(schema, without_old_forms))
     except jsonschema.SchemaError as error:
@@ -97,9 +107,6 @@ def enforceable(schema: Mapping[str, Any], *, lenient: bool) -> dict[str, Any]:
 
 
 def _too_large(at: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    step = at.get("multipleOf")
-    if isinstance(step, (int, float)) and step > LARGEST_STEP:
-        yield "multipleOf", f"at most {LARGEST_STEP:,}"
     for keyword in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"):
         bound = at.get(keyword, 0)
         if isinstance(bound, float) and round(bound, MAX_DECIMALS) != bound:
@@ -119,9 +126,15 @@ def _holes(at: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _portable(path: Path, keyword: str, pattern: str) -> str:
     try:
-        return portable(pattern)
+        found = portable(pattern)
+        with contextlib.suppress(re.error):  # the standard's check says that
+            re.compile(pattern)
     except ValueError as error:
         raise cannot(path, keyword, str(error)) from error
+    except (OverflowError, RecursionError) as error:
+        place = dotted((*path, keyword))
+        raise InvalidInput(f"the schema can't be used: {place}: {error}", field="schema") from error
+    return found
 
 
 def cannot(path: Path, keyword: str, why: str) -> UsageError:

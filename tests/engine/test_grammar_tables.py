@@ -157,6 +157,10 @@ HOSTILE: list[tuple[GrammarKind, str]] = [
     ("json_schema", '{"const": "\\ud800"}'),
     ("json_schema", '{"type": "string", "minLength": 1000000000}'),
     ("json_schema", '{"type": "integer", "multipleOf": 1000003}'),
+    ("json_schema", json.dumps({"prefixItems": [{"multipleOf": 19000 - i} for i in range(150)]})),
+    ("json_schema", '{"pattern": "a{99999999999}"}'),
+    ("json_schema", '{"patternProperties": {"a{99999999999}": {}}}'),
+    ("json_schema", json.dumps({"items": {"pattern": "(" * 500 + "a" + ")" * 500}})),
     ("json_schema", json.dumps({"patternProperties": {f"^{i}x": {} for i in range(300)}})),
     ("json_schema", json.dumps({"properties": {f"p{i}": {} for i in range(1500)}})),
     (
