@@ -109,6 +109,14 @@ def moments(engine: Engine, encode: Callable[[str], list[int]]) -> Iterator[Mome
     )
 
 
+def picture(engine: Engine, decode: Callable[[Ids], str]) -> Iterator[str]:
+    """A line for each node of the tree."""
+    for node in engine.cache.nodes():
+        run = f"{'  ' * node.depth}{node.start}-{node.end}"
+        words = decode(node.tokens[:12]).replace("\n", " ")
+        yield f"{run:<16}{len(node.pages):>3} pages  hits {node.hits}  {words}..."
+
+
 def main() -> None:
     from radchat.config import Size
     from radchat.engine.model import build_engine, load
@@ -121,10 +129,8 @@ def main() -> None:
     engine = build_engine(model, kv_budget=Size(tokens=NUM_PAGES * 16))
     for moment in moments(engine, lambda text: list(tokenizer.encode_text(text))):
         print(f"\n{moment.title}   (reused {moment.reused} tokens)")
-        for node in engine.nodes():
-            run = f"{'  ' * node.depth}{node.start}-{node.end}"
-            words = tokenizer.decode(node.tokens[:12]).replace("\n", " ")
-            print(f"  {run:<16}{len(node.pages):>3} pages  hits {node.hits}  {words}...")
+        for line in picture(engine, tokenizer.decode):
+            print(f"  {line}")
 
 
 if __name__ == "__main__":

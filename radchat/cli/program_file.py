@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from radchat.chat.files import load
 from radchat.chat.options import nearest
 from radchat.cli.habits import to_say
-from radchat.errors import InvalidInput, RadchatError, UsageError
+from radchat.errors import InvalidInput, RadchatError, Terminated, UsageError
 
 if TYPE_CHECKING:
     from radchat.programs import Program
@@ -239,13 +239,25 @@ def failure(path: str, error: BaseException) -> RadchatError:
     if isinstance(error, RadchatError):
         return error
     told = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    line = None
+    line = line_of(path, error)
     if isinstance(error, SyntaxError) and error.filename == path:
         told, line = f"{type(error).__name__}: {error.msg}", error.lineno
-    trace = error.__traceback__
+    where = f"{path}:{line}" if line else path
+    return ProgramFailed(f"{where}: {told}", file=path, line=line)
+
+
+def line_of(path: str, error: BaseException) -> int | None:
+    """The last line of the file that ``error`` came through, if it came through it."""
+    line, trace = None, error.__traceback__
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == path:
             line = trace.tb_lineno
         trace = trace.tb_next
-    where = f"{path}:{line}" if line else path
-    return ProgramFailed(f"{where}: {told}", file=path, line=line)
+    return line
+
+
+def is_ours(path: str, error: BaseException) -> bool:
+    """The reader of the result has gone, or SIGTERM; not what the program does itself."""
+    if isinstance(error, SystemExit):
+        return error.code == Terminated.exit_code
+    return isinstance(error, BrokenPipeError) and line_of(path, error) is None

@@ -84,7 +84,9 @@ def run(
                 _one(cli, program, given, out, trace=trace, save=save, **settings)
                 return
             failed = _many(cli, path, program, rows, out, trace=trace, at_once=at_once, **settings)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
+        if program_file.is_ours(path, error):
+            raise
         told = program_file.failure(path, error)
         if cli.verbose and told is not error:
             traceback.print_exception(error)

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
+from radchat.chat.options import OPTIONS, nearest
+
 Role: TypeAlias = Literal["system", "user", "assistant", "raw"]
 
 
@@ -162,6 +164,11 @@ def gen(
     that many samples, and the state goes on with the first.
     """
     _check_name("gen", name)
+    for option in options:
+        if option not in OPTIONS:
+            near = nearest(option, (*OPTIONS, "regex", "schema", "choices", "grammar", "lenient"))
+            hint = f"did you mean {near}?" if near else f"known: {', '.join(OPTIONS)}"
+            raise TypeError(f'gen("{name}"): unknown option {option!r}: {hint}')
     for what, value in (("max_tokens", max_tokens), ("n", n)):
         if value is not None and (not isinstance(value, int) or value < 1):
             raise ValueError(f'gen("{name}"): {what}={value!r}: want a whole number from 1')

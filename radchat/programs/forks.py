@@ -57,6 +57,11 @@ class Forks(Sequence["State"]):
             return self._branches[key]
         return [self._value(branch, key) for branch in self._branches]
 
+    def __setitem__(self, key: int, branch: State) -> None:
+        """The end of ``forks[i] += ...``; a branch is never another one."""
+        if branch is not self._branches[key]:
+            raise TypeError(f"forks[{key}] = ...: a branch grows in place: forks[{key}] += ...")
+
     def _value(self, branch: State, name: str) -> Any:
         try:
             return branch[name]

@@ -328,7 +328,7 @@ def _value(part: Gen, output: Mapping[str, Any]) -> Any:
         return text
     else:
         why = "it is not whole"
-    cut = {"length": ", cut at the most tokens", "dead_end": ", no token could follow"}
+    cut = {"length": ", no tokens were left", "dead_end": ", no token could follow"}
     raise OutputInvalid(
         f"{why}{cut.get(reason, '')}: {text[:200]!r}", text=text, finish_reason=reason
     )

@@ -47,6 +47,18 @@ class Call:
         self.cache = dict(body.get("cache") or {})
         self.seed = body.get("seed")
 
+    def span(self) -> tuple[float, float] | None:
+        """When the first of it and of all inside it began, and the last ended."""
+        spans = [span for each in self.calls if (span := each.span()) is not None]
+        if self.seconds is not None:
+            spans.append((self._began, self._began + self.seconds))
+        return (min(b for b, _ in spans), max(e for _, e in spans)) if spans else None
+
+    def took(self) -> float | None:
+        """A fork's branches go on when the fork itself has long returned: with them."""
+        span = self.span()
+        return None if span is None else span[1] - span[0]
+
     def total(self, of: str) -> dict[str, int]:
         """Of ``usage`` or ``cache``, the sum over this call and all inside it."""
         sums = dict.fromkeys(USAGE if of == "usage" else CACHE, 0)
@@ -64,12 +76,12 @@ class Call:
         return (self.kind in kinds) + sum(call.count(*kinds) for call in self.calls)
 
     def json(self) -> dict[str, Any]:
-        """The sums of ``usage`` and ``cache`` include the calls inside."""
+        """``seconds`` and the sums of ``usage`` and ``cache`` include the calls inside."""
         body: dict[str, Any] = {
             "kind": self.kind,
             "name": self.name,
             "place": self.place,
-            "seconds": self.seconds,
+            "seconds": self.took(),
         }
         if self.kind != "say":
             body |= {"usage": self.total("usage"), "cache": self.total("cache")}

@@ -34,8 +34,9 @@ def _line(call: Call) -> Text:
             forced = usage["forced_tokens"]
             some = f" (forced {count(forced)})" if forced else ""
             told.append(f"said {count(usage['output_tokens'])}{some}")
-    if call.seconds is not None and call.kind != "say":
-        told.append(seconds(call.seconds))
+    took = call.took()
+    if took is not None and call.kind != "say":
+        told.append(seconds(took))
     if call.finish_reason not in (None, "stop"):
         told.append(str(call.finish_reason))
     if told:

@@ -137,6 +137,30 @@ def test_a_failure_is_told_with_the_line_of_the_users_file() -> None:
     assert program_file.failure("user.py", ours) is ours
 
 
+@pytest.mark.parametrize(
+    ("does", "is_ours", "said"),
+    [
+        ("sys.exit('bye')", False, "user.py:2: SystemExit: bye"),
+        ("sys.exit(3)", False, "user.py:2: SystemExit: 3"),
+        ("raise BrokenPipeError('its own')", False, "user.py:2: BrokenPipeError: its own"),
+        ("raise SystemExit(143)", True, ""),
+    ],
+)
+def test_a_program_that_exits_is_told_and_sigterm_ends_it(
+    does: str, is_ours: bool, said: str
+) -> None:
+    with pytest.raises(BaseException) as caught:
+        exec(compile(f"import sys\n{does}", "user.py", "exec"), {})
+    assert program_file.is_ours("user.py", caught.value) is is_ours
+    assert is_ours or program_file.failure("user.py", caught.value).message == said
+
+
+def test_a_reader_that_has_gone_is_no_failure_of_the_program() -> None:
+    with pytest.raises(BrokenPipeError) as caught:
+        raise BrokenPipeError(32, "Broken pipe")
+    assert program_file.is_ours("user.py", caught.value)
+
+
 def test_a_file_that_is_no_python_is_told_with_its_line() -> None:
     try:
         compile("a = 1\nb = (", "user.py", "exec")

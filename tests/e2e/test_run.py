@@ -161,6 +161,18 @@ def test_ctrl_c_ends_every_branch(shell: Shell) -> None:
     home.assert_balanced()
 
 
+@pytest.mark.parametrize("rows", [False, True])
+def test_a_reader_that_goes_ends_it_in_silence(shell: Shell, tmp_path: Path, rows: bool) -> None:
+    (tmp_path / "in.jsonl").write_text('{"text": "a"}\n' * 3)
+    more = ("--input", str(tmp_path / "in.jsonl")) if rows else ()
+    child = shell.start("run", str(EXAMPLES / "few_shot.py"), *more)
+    assert child.stdout is not None
+    child.stdout.close()
+    child.stdout = None  # nothing to read
+    done = finish(child)
+    assert (done.code, done.err) == (0, "")
+
+
 def test_the_guides_own_programs_run(shell: Shell) -> None:
     guide = (ROOT / "docs" / "programs.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)

@@ -42,9 +42,9 @@ def test_the_nine_moments_of_the_articles_figure(story: ModuleType) -> None:
     for moment in story.moments(engine, lambda text: list(text.encode())):
         told.append(moment)
         print(f"\n{moment.title}   (reused {moment.reused})")
-        for node in engine.cache.nodes():
-            words = bytes(list(node.tokens[:24])).decode(errors="replace")
-            print(f"  {'  ' * node.depth}{node.start}-{node.end}  {len(node.pages)} pages  {words}")
+        lines = list(story.picture(engine, lambda ids: bytes(list(ids)).decode(errors="replace")))
+        assert len(lines) == len(list(engine.cache.nodes()))
+        print("\n".join(lines))
     one, two, three, four, five, six, seven, eight, nine = told
     turn = story.SYSTEM + story.TURN + story.ANSWER
     chat = turn + story.TURN + story.ANSWER

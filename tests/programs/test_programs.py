@@ -15,6 +15,7 @@ import pytest
 from radchat.errors import ContextOverflow
 from radchat.programs import State, assistant, gen, program, run_batch, select, system, user
 from radchat.programs.errors import ProgramError
+from radchat.programs.trace import Call
 from tests.programs.fake_remote import FakeRemote
 from tests.waiting import wait_until
 
@@ -178,6 +179,9 @@ def test_what_goes_together_and_what_does_not() -> None:
         select("a", "yes")
     with pytest.raises(ValueError, match="whole number"):
         gen("a", max_tokens=0)
+    with pytest.raises(TypeError, match=r"gen\(\"a\"\): unknown .*did you mean temperature"):
+        gen("a", temprature=0)
+    assert gen("a", repetition_penalty=1.1).options == {"repetition_penalty": 1.1}
 
     @program
     def mixed(s: State) -> None:
@@ -272,7 +276,7 @@ def test_output_under_a_grammar_is_its_value_or_an_error() -> None:
     assert remote.asked[0]["grammar"]["kind"] == "json_schema"
     remote = FakeRemote()
     remote.output = {"finish_reason": "length"}
-    with pytest.raises(ProgramError, match=r'gen\("x"\): it is no whole JSON, cut at'):
+    with pytest.raises(ProgramError, match=r'gen\("x"\): it is no whole JSON, no tokens were left'):
         main.run(remote=remote)
 
 
@@ -404,6 +408,39 @@ def test_the_trace_and_what_is_saved() -> None:
     assert "\x1b" not in shown.get()
     assert "gen x  cached 8/10 · said 2 (forced 1)" in shown.get()
     assert shown.get().splitlines()[2].split()[1] == "fork"
+
+
+def test_a_fork_and_its_branches_took_as_long_as_what_is_in_them() -> None:
+    top = Call("program", "main", calls=[])
+    fork = top.add("fork", "2", "")
+    for began in (1.0, 3.0):
+        inner = fork.add("branch", "0", "").add("gen", "x", "")
+        inner._began, inner.seconds = began, 1.5
+    fork._began, fork.seconds = 0.5, 0.25
+    body = fork.json()
+    assert (body["seconds"], [each["seconds"] for each in body["calls"]]) == (4.0, [1.5, 1.5])
+    assert Call("branch", "0").json()["seconds"] is None
+
+    from rich.console import Console
+
+    console = Console(width=100, no_color=True)
+    with console.capture() as shown:
+        console.print(fork.tree())
+    assert "fork 2  4.0 s" in shown.get()
+
+
+def test_a_branch_of_forks_grows_by_its_number_and_is_no_other() -> None:
+    @program
+    def main(s: State) -> Any:
+        s += user("a")
+        forks = s.fork(2)
+        forks[0] += assistant("one")
+        forks[1] += assistant(gen("x"))
+        with pytest.raises(TypeError, match="grows in place"):
+            forks[0] = forks[1]
+        return forks[1]["x"]
+
+    assert main.run(remote=FakeRemote()).result == "ok"
 
 
 def test_it_is_imported_without_what_it_does_not_need() -> None:
