@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from radchat.engine.patterns import portable
 from radchat.engine.schema_meetable import Meetable
-from radchat.engine.schema_parts import Path, dotted, mapped, walk
+from radchat.engine.schema_parts import Path, dotted, mapped, parts, target, walk
 from radchat.errors import InvalidInput, UsageError
 
 MAX_DEPTH = 200  # of brackets; llguidance's own parser ends at about a thousand
@@ -21,6 +21,7 @@ MAX_DENOMINATOR = 1024  # of a step that is exact in binary
 MAX_DECIMALS = 15  # of a bound: llguidance rounds what has more
 LARGEST_STEP = 20_000  # of all together: automata of so many states
 MAX_NAME_PATTERNS = 100  # each is compared with each
+MAX_PATTERNS = 16  # that one text must fit: each may double what llguidance looks at
 
 
 def check_depth(source: str, what: str = "the schema") -> None:
@@ -69,11 +70,29 @@ def check(schema: Mapping[str, Any]) -> None:
         raise InvalidInput(
             f"the schema is not valid: {where}: {error.message}", field="schema"
         ) from error
+    if _patterns_of(schema, schema, {}) > MAX_PATTERNS:
+        raise cannot((), "allOf", f"at most {MAX_PATTERNS} patterns for one text")
     if not Meetable(schema).is_meetable(schema):
         raise InvalidInput(
             "the schema can't be met: it requires what it does not allow, or itself without end",
             field="schema",
         )
+
+
+def _patterns_of(root: Mapping[str, Any], at: Any, known: dict[int, int]) -> int:
+    """How many patterns one text in it may have to fit, at most."""
+    if not isinstance(at, Mapping):
+        return 0
+    if id(at) not in known:
+        known[id(at)] = 0  # of one that holds itself
+        inner, every = [0], [int(isinstance(at.get("pattern"), str))]
+        for (keyword, *_), each in parts(at):
+            found = every if keyword == "allOf" else inner
+            found.append(_patterns_of(root, each, known))
+        if "$ref" in at:
+            every.append(_patterns_of(root, target(root, at["$ref"]), known))
+        known[id(at)] = max(inner) + sum(every)
+    return known[id(at)]
 
 
 def without_old_forms(_path: Path, schema: dict[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from radchat.engine.schema_parts import target
+
 
 class Meetable:
     """Whether some finite value can meet a schema, as far as what it requires of itself goes: the
@@ -39,7 +41,7 @@ class Meetable:
     def _judge(self, schema: Mapping[str, Any]) -> bool:
         if "const" in schema or "enum" in schema:
             return True
-        if "$ref" in schema and not self._look(self._target(schema["$ref"])):
+        if "$ref" in schema and not self._look(target(self._root, schema["$ref"])):
             return False
         if not all(self._look(each) for each in schema.get("allOf", ())):
             return False
@@ -64,17 +66,3 @@ class Meetable:
             first, rest = rest, schema.get("additionalItems", True)
         wanted = [*first[:least], *([rest] if least > len(first) else [])]
         return all(self._look(each) for each in wanted)
-
-    def _target(self, ref: Any) -> Any:
-        if not isinstance(ref, str) or not (ref == "#" or ref.startswith("#/")):
-            return True  # refused by llguidance
-        at: Any = self._root
-        for part in ref[1:].split("/")[1:]:
-            name = part.replace("~1", "/").replace("~0", "~")
-            if isinstance(at, Mapping) and name in at:
-                at = at[name]
-            elif isinstance(at, list) and name.isdecimal() and int(name) < len(at):
-                at = at[int(name)]
-            else:
-                return True  # refused by llguidance
-        return at

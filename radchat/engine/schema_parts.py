@@ -21,13 +21,18 @@ def walk(schema: Any) -> Iterator[tuple[Path, Mapping[str, Any]]]:
         if not isinstance(at, Mapping):
             continue
         yield path, at
-        for key, value in at.items():
-            if key in _NAMED and isinstance(value, Mapping):
-                todo += [((*path, key, name), each) for name, each in value.items()]
-            elif key in _MANY and isinstance(value, list):
-                todo += [((*path, key, str(i)), each) for i, each in enumerate(value)]
-            elif key not in _DATA:
-                todo.append(((*path, key), value))
+        todo += [((*path, *keys), each) for keys, each in parts(at)]
+
+
+def parts(schema: Mapping[str, Any]) -> Iterator[tuple[Path, Any]]:
+    """What stands right in a schema as a schema, and where."""
+    for key, value in schema.items():
+        if key in _NAMED and isinstance(value, Mapping):
+            yield from (((key, name), each) for name, each in value.items())
+        elif key in _MANY and isinstance(value, list):
+            yield from (((key, str(i)), each) for i, each in enumerate(value))
+        elif key not in _DATA:
+            yield (key,), value
 
 
 def mapped(schema: Any, change: Callable[[Path, dict[str, Any]], Any], path: Path = ()) -> Any:
@@ -45,6 +50,22 @@ def mapped(schema: Any, change: Callable[[Path, dict[str, Any]], Any], path: Pat
         elif key not in _DATA:
             out[key] = mapped(value, change, (*path, key))
     return out
+
+
+def target(root: Mapping[str, Any], ref: Any) -> Any:
+    """The schema that a reference leads to; what leads nowhere in here llguidance refuses."""
+    if not isinstance(ref, str) or not (ref == "#" or ref.startswith("#/")):
+        return True
+    at: Any = root
+    for part in ref[1:].split("/")[1:]:
+        name = part.replace("~1", "/").replace("~0", "~")
+        if isinstance(at, Mapping) and name in at:
+            at = at[name]
+        elif isinstance(at, list) and name.isdecimal() and int(name) < len(at):
+            at = at[int(name)]
+        else:
+            return True
+    return at
 
 
 def places_of(schema: Any, keyword: str) -> list[str]:

@@ -54,7 +54,10 @@ _ABOUT = (
 def to_grammar(grammar: Grammar) -> str:
     """For llguidance. Raises InvalidInput, UsageError."""
     schema = parsed(grammar.source)
-    check(schema)
+    try:
+        check(schema)
+    except RecursionError:
+        raise InvalidInput("the schema: too many references in a row", field="schema") from None
     own = enforceable(schema, lenient=grammar.lenient)
     return _grammar_of(own, lenient=grammar.lenient)
 

@@ -145,6 +145,7 @@ def test_white_space_ends_however_much_it_is_wished_for(wish: str) -> None:
     assert "  " not in text
 
 
+CHAIN = {f"{i}": {"$ref": f"#/$defs/{i + 1}"} for i in range(5000)}
 HOSTILE: list[tuple[GrammarKind, str]] = [
     ("regex", "a{1000000}"),
     ("regex", "((a{1,1000}){1,1000}){1,1000}"),
@@ -158,6 +159,16 @@ HOSTILE: list[tuple[GrammarKind, str]] = [
     ("json_schema", '{"type": "string", "minLength": 1000000000}'),
     ("json_schema", '{"type": "integer", "multipleOf": 1000003}'),
     ("json_schema", json.dumps({"prefixItems": [{"multipleOf": 19000 - i} for i in range(150)]})),
+    ("json_schema", json.dumps({"allOf": [{"pattern": f"a.{{{i}}}b"} for i in range(40)]})),
+    (
+        "json_schema",
+        json.dumps(
+            {
+                "$defs": {f"{i}": {"$ref": f"#/$defs/{i + 1}"} for i in range(5000)},
+                "$ref": "#/$defs/0",
+            }
+        ),
+    ),
     ("json_schema", '{"pattern": "a{99999999999}"}'),
     ("json_schema", '{"patternProperties": {"a{99999999999}": {}}}'),
     ("json_schema", json.dumps({"items": {"pattern": "(" * 500 + "a" + ")" * 500}})),
