@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -43,7 +43,7 @@ WORTH_WARMING = 16  # tokens that a fork's branches would each have to wait for
 
 
 class ProgramMethods(ControlMethods):
-    _program_runs: set[str]  # ids of requests of programs
+    _program_runs: dict[str, set[int | None]]  # by request: the choices cancelled, None is all
 
     def program_open(
         self,
@@ -151,14 +151,13 @@ class ProgramMethods(ControlMethods):
         stream = Stream("program.gen")
         name = request or secrets.token_hex(8)
 
-        async def work() -> None:
-            self._program_runs.add(name)
-            try:
-                await self._generate(found, held, params, n, grammar, name, stream)
-            finally:
-                self._program_runs.discard(name)
+        self._program_runs[name] = set()
 
-        stream.start(lambda: found.run(held, work()), has_begun=lambda: True)
+        def work() -> Coroutine[Any, Any, None]:
+            return found.run(held, self._generate(found, held, params, n, grammar, name, stream))
+
+        task = stream.start(work, has_begun=lambda: True)
+        task.add_done_callback(lambda _: self._program_runs.pop(name))
         return stream
 
     async def _generate(
@@ -191,7 +190,8 @@ class ProgramMethods(ControlMethods):
             jump=program.jump,
         )
         run = Generation(ready, asked, stream.say)
-        await hear(self._worker, program.loaded.key, [asked], run.take)
+        cancelled = self._program_runs[name]
+        await hear(self._worker, program.loaded.key, [asked], run.take, cancelled)
         taken = run.taken()
         found = [] if made is None else await beside(run.judged)
         held.state = await self._desk.run(lambda: ready.taken(taken))
@@ -235,6 +235,7 @@ class ProgramMethods(ControlMethods):
     def _cancel_run(self, request: str, choice: int | None) -> bool:
         if request not in self._program_runs:
             return False
+        self._program_runs[request].add(choice)
         self._worker.abort(request, choice)
         return True
 

@@ -6,7 +6,7 @@ import asyncio
 import secrets
 import time
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -37,9 +37,15 @@ SUMMED = ("input_tokens", "cached_tokens", "output_tokens", "device", "host", "d
 
 
 async def hear(
-    worker: Worker, key: str, requests: Sequence[Request], say: Callable[[EngineEvent], None]
+    worker: Worker,
+    key: str,
+    requests: Sequence[Request],
+    say: Callable[[EngineEvent], None],
+    cancelled: Iterable[int | None] = (),
 ) -> None:
-    """Run requests to their end; whoever is cancelled here has them ended."""
+    """Run requests to their end; whoever is cancelled here has them ended. ``cancelled``: choices
+    that were, before the engine had them.
+    """
     inbox = worker.inbox()
     going = {request.id for request in requests}
     try:
@@ -49,6 +55,9 @@ async def hear(
             worker.abort(each)  # they may have got there
         raise
     try:
+        for choice in cancelled:
+            for each in going:
+                worker.abort(each, choice)
         while going:
             event = await inbox.get()
             say(event)

@@ -60,7 +60,7 @@ class Service(ProgramMethods):
         super().__init__(places, config, worker, engines)
         self._answers: dict[str, tuple[Answer, Running]] = {}
         self._programs: dict[str, Program] = {}
-        self._program_runs: set[str] = set()  # ids of requests of programs
+        self._program_runs: dict[str, set[int | None]] = {}
 
     # -- life ------------------------------------------------------------------------------------
 

@@ -262,7 +262,7 @@ def test_a_program_that_ends_ends_its_generations_and_nothing_is_left(tmp_path: 
             await until(lambda: engine.stats()["running"] == 0)
             engine.check_idle()
             assert home.service._programs == {}
-            assert home.service._program_runs == set()
+            assert home.service._program_runs == {}
             with pytest.raises(NotFound, match="is open"):
                 await p.say("user", "x")
             await home.service.models_unload()
@@ -302,6 +302,29 @@ def test_a_stream_that_is_closed_or_a_request_cancelled_leaves_the_state_as_it_w
             await until(lambda: engine.stats()["running"] == 0)
             with pytest.raises(NotFound, match="no state"):
                 await p.ids(fork)
+
+    run(main())
+
+
+def test_a_generation_is_cancelled_before_the_engine_has_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path) as home, program(home) as p:
+            await p.say("user", "for long")
+            first, second = "a" * 16, "b" * 16
+            going = asyncio.create_task(p.gen(options=LONG, request=first))
+            engine = home.service._programs[p.id].loaded.engine
+            await until(lambda: engine.stats()["running"] == 1)
+            behind = asyncio.create_task(p.gen(options=LONG, request=second))
+            await until(lambda: len(home.service._programs[p.id].held[0].tasks) == 2)
+            with pytest.raises(InvalidInput, match="runs already"):
+                await p.gen(request=second)
+            for name in (second, first):
+                assert (await home.service.cancel(name))["cancelled"]
+            for each in (going, behind):
+                with pytest.raises(Exception, match="cancelled"):
+                    await each
+            assert home.service._program_runs == {}
+            assert (await p.gen(max_tokens=1, request=second))["outputs"][0]["tokens"] == 1
 
     run(main())
 
