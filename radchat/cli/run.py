@@ -16,7 +16,7 @@ from radchat.chat.files import decode, load
 from radchat.cli import common, program_file, run_view
 from radchat.cli.choose_model import choose
 from radchat.cli.generation import Generation, generation_flags
-from radchat.errors import InvalidInput, NotFound, UsageError
+from radchat.errors import UsageError
 
 if TYPE_CHECKING:
     from radchat.programs import Program, State
@@ -78,8 +78,6 @@ def run(
                 rows = program_file.rows(program, *_input(cli, input_), given)
             settings = _settings(cli, generation)
             settings |= {"cache": not no_cache, "jump": not no_jump, "parallel": not no_parallel}
-            if save is not None:
-                _refuse_taken(cli, save)
             if rows is None:
                 _one(cli, program, given, out, trace=trace, save=save, **settings)
                 return
@@ -111,16 +109,6 @@ def _settings(cli: common.Cli, generation: Generation) -> dict[str, Any]:
     settings["model"] = choose(cli, generation.model, is_new=True)
     cli.status("connecting")
     return settings | {"client": cli.client, "on_notice": cli.note, "on_wait": cli.status}
-
-
-def _refuse_taken(cli: common.Cli, name: str) -> None:
-    """Before anything is computed for it."""
-    try:
-        cli.client.call("sessions.show", **{**cli.here(), "session": name})
-    except NotFound as error:
-        if "matches" not in error.data:
-            return
-    raise InvalidInput(f"there is a session {name} already: give --save another name")
 
 
 def _one(

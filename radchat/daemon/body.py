@@ -93,7 +93,8 @@ def _check(value: Any, kind: Any, name: str, method: str) -> None:
     problem = _mismatch(value, kind, name)
     if problem is not None:
         where, wanted = problem
-        raise InvalidInput(f"{method}: {where} must be {wanted}, not {_kind(value)}", field=where)
+        got = f", not {_kind(value)}" if where == name else ""  # of what is inside, no word
+        raise InvalidInput(f"{method}: {where} must be {wanted}{got}", field=where)
 
 
 def _mismatch(value: Any, kind: Any, at: str) -> tuple[str, str] | None:

@@ -55,10 +55,12 @@ class ProgramMethods(ControlMethods):
         options: Options | None = None,
         cache: bool = True,
         jump: bool = True,
+        save: str | None = None,
     ) -> Stream:
         """A program, until the stream is closed; state 0 is empty. ``options``: of generations that
         give none. ``cache`` False: no request reuses what another computed. Without ``think`` the
-        model doesn't reason, where its template has a switch for that.
+        model doesn't reason, where its template has a switch for that. ``save``: the name of the
+        session it will become, refused now where it can't have it.
         """
         if len(self._programs) >= MAX_PROGRAMS:
             raise Busy(f"{MAX_PROGRAMS} programs are open already: try again later")
@@ -67,6 +69,8 @@ class ProgramMethods(ControlMethods):
         asked = _given(options)
 
         async def work() -> None:
+            if save is not None:
+                await self._desk.run(lambda: self._desk.stored.check_session_name(save))
             entry = await self._engines.choose(model, None)
             async with self._engines.using(entry, wanted, stream.say) as loaded:
                 switches, about = given_options.switches(loaded, think or "off")

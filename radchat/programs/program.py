@@ -81,7 +81,7 @@ class Program:
         if outer is not None and not own:
             running = Running(outer.remote, outer.settings, slots=outer.slots)
             return self._run(running, where, args, given, save=save)
-        with _opened(own) as (remote, settings):
+        with _opened(own, save) as (remote, settings):
             return self._run(Running(remote, settings), where, args, given, save=save)
 
     def run_batch(
@@ -226,7 +226,9 @@ def run_batch(of: Program, rows: Sequence[Mapping[str, Any]], **own: Any) -> lis
 
 
 @contextmanager
-def _opened(own: Mapping[str, Any]) -> Iterator[tuple[Remote, Settings]]:
+def _opened(
+    own: Mapping[str, Any], save: str | bool | None = None
+) -> Iterator[tuple[Remote, Settings]]:
     """A program that is open on the daemon, until the end of the block."""
     settings = Settings(**{name: value for name, value in own.items() if name in SETTINGS})
     remote: Remote | None = own.get("remote")
@@ -239,7 +241,8 @@ def _opened(own: Mapping[str, Any]) -> Iterator[tuple[Remote, Settings]]:
             from radchat.paths import Places
 
             client = Client.connect(Places.from_env(), on_notice=notice, on_wait=wait)
-        remote = DaemonProgram.open(client, settings, on_notice=notice, on_wait=wait)
+        name = save if isinstance(save, str) else None
+        remote = DaemonProgram.open(client, settings, save=name, on_notice=notice, on_wait=wait)
     try:
         yield remote, settings
     finally:

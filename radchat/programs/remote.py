@@ -82,12 +82,19 @@ class DaemonProgram:
 
     @classmethod
     def open(
-        cls, client: Client, settings: Settings, *, on_notice: Notice, on_wait: Notice
+        cls,
+        client: Client,
+        settings: Settings,
+        *,
+        save: str | None = None,
+        on_notice: Notice,
+        on_wait: Notice,
     ) -> DaemonProgram:
-        """Returns when the model is loaded."""
+        """Returns when the model is loaded. ``save``: a name that it will be saved under."""
         from radchat.whereabouts import where
 
-        stream = client.stream("program.open", where=where(), **settings.wire())
+        named = {} if save is None else {"save": save}
+        stream = client.stream("program.open", where=where(), **settings.wire(), **named)
         try:
             for event in stream:
                 if event.name == "init":

@@ -118,6 +118,11 @@ class Branches(TokenIds):
     def _free_session_name(self, base: str, but: str | None = None) -> str:
         return free_name(base, self._session_names(but))
 
+    def check_session_name(self, name: str) -> str:
+        """``name``, if a new session can have it. Raises Refused."""
+        self._refuse_taken(check_name(name, "session"))
+        return name
+
     def _refuse_taken(self, name: str, but: str | None = None) -> None:
         if name in self._session_names(but):
             raise Refused(f"there is a session {name} already")

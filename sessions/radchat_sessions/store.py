@@ -99,8 +99,7 @@ class Store(Exchange):
             if name is None:
                 chosen = self._free_session_name(made_up_name(session_id))
             else:
-                chosen = check_name(name, "session")
-                self._refuse_taken(chosen)
+                chosen = self.check_session_name(name)
             parent, at = fork_of or (None, None)
             if parent is not None:
                 self._require(parent, at)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from radchat.errors import NotFound
+from radchat.errors import UsageError
 from radchat.protocol import Event
 from tests.chat.conftest import HOSTILE, Open, Run
 from tests.chat.fake_server import FakeDaemon, usage
@@ -66,7 +66,6 @@ def programs(daemon: FakeDaemon) -> Iterator[None]:
         "program.gen": generated,
         "program.drop": {},
         "program.save": saved,
-        "sessions.show": NotFound("no session kept"),
     }
     yield
     over.set()
@@ -105,14 +104,15 @@ def test_the_trace_and_the_session_it_is_kept_in_are_told_on_stderr(
     assert daemon.asked("program.save")[0]["name"] == "kept"
 
 
-def test_a_session_of_that_name_is_told_before_anything_is_asked(
+def test_a_name_that_a_session_cannot_have_is_told_before_anything_is_asked(
     run: Run, program: str, daemon: FakeDaemon
 ) -> None:
-    daemon.script["sessions.show"] = {"id": long("e7f2"), "name": "kept"}
+    daemon.script["program.open"] = UsageError("there is a session kept already")
     done = run("run", program, "--arg", "name=Ada", "--save", "kept")
-    assert done.code == 42
-    assert "there is a session kept already" in done.err
-    assert daemon.asked("program.open") == []
+    assert done.code == 2
+    assert done.err.endswith("error: there is a session kept already\n")
+    assert daemon.asked("program.open")[0]["save"] == "kept"
+    assert daemon.asked("program.say") == []
 
 
 def test_on_a_terminal_the_document_is_for_a_person(

@@ -224,6 +224,8 @@ def test_numbers_that_are_none_are_refused_where_a_number_is_wanted() -> None:
             check_arguments("m", takes, {"where": None, "number": bad})
     with pytest.raises(InvalidInput, match="names must be a list or null, not a text"):
         check_arguments("m", takes, {"where": None, "names": "x"})
+    with pytest.raises(InvalidInput, match=r"names\[1\] must be a text$"):  # the list is one
+        check_arguments("m", takes, {"where": None, "names": ["x", 1]})
 
 
 def test_an_error_about_an_argument_does_not_repeat_what_was_in_it() -> None:

@@ -142,8 +142,10 @@ def test_rows_in_rows_out_a_broken_one_beside_them_and_a_session_to_talk_on(shel
     assert re.search(r"talk · main@[0-9a-f]{4}", kept.err)
     roles = shell.texts(session="talk")
     assert roles == [("user", "Say tea."), ("assistant", "I say " + kept.json["result"][0])]
-    again = shell("run", str(program), "--arg", "word=tea", "--save", "talk", code=42)
-    assert "there is a session talk already" in again.err
+    for name, why in (("talk", "there is a session talk already"), ("a:b", "can't be the name of")):
+        again = shell("run", str(program), "--arg", "word=tea", "--save", name, code=2)
+        assert why in again.err
+        assert "run.py:" not in again.err
     after = shell.say("And now?", "--session", "talk", "--max-tokens", "2", "--temp", "0")
     assert after["cache"]["computed"] < 20  # the rest is there
     shell.home.assert_balanced()
