@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 from radchat.daemon.handing import beside
 from radchat.engine.grammar import Grammar, GrammarKind
+from radchat.engine.request import Finished, FinishReason, Request
 from radchat.protocol import Event
 
 if TYPE_CHECKING:
@@ -56,6 +57,13 @@ async def of_answer(
     elif prepared.opens_reasoning or ask.think not in (None, "off"):
         after = loaded.template.facts.form.close_mark
     return None if asked is None else await compiled(loaded, asked, say, after)
+
+
+def is_whole(end: Finished | None, request: Request) -> bool:
+    """It has come to its own end: not to a limit, nor to a stop string."""
+    if end is None or end.reason != FinishReason.STOP:
+        return False
+    return end.stopped or not request.params.stop
 
 
 def judged(grammar: Grammar | None, text: str, *, is_whole: bool = True) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from radchat.daemon import ending, reuse, telling
 from radchat.daemon.asked import Asked
 from radchat.daemon.desk import Desk
 from radchat.daemon.disk import Disk
-from radchat.daemon.grammar_asked import judged
+from radchat.daemon.grammar_asked import is_whole, judged
 from radchat.daemon.handing import Sink, beside
 from radchat.daemon.heard import Heard
 from radchat.daemon.loaded import Loaded
@@ -253,8 +253,8 @@ class Listening:
     async def _save(self, choice: Heard) -> None:
         """As a message, and tell it. A full disk costs a line and time, not the answer."""
         if (under := self.asked.request.grammar) is not None and not choice.judged:
-            text, is_whole = choice.text, choice.reason == FinishReason.STOP
-            choice.judged = await beside(lambda: judged(under.grammar, text, is_whole=is_whole))
+            text, whole = choice.text, is_whole(choice.finished, self.asked.request)
+            choice.judged = await beside(lambda: judged(under.grammar, text, is_whole=whole))
         try:
             ended = await self._disk.saving(lambda: self._desk.run(lambda: self._end(choice)))
         except RadchatError as error:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from radchat.daemon import options, telling
-from radchat.daemon.grammar_asked import judged
+from radchat.daemon.grammar_asked import is_whole, judged
 from radchat.daemon.program_states import State, Taken
 from radchat.engine.request import Event as EngineEvent
 from radchat.engine.request import (
@@ -175,11 +175,7 @@ class Generation:
         made = self.request.grammar
         under = None if made is None else made.grammar
         return [
-            judged(
-                under,
-                output.text,
-                is_whole=output.end is not None and output.end.reason == FinishReason.STOP,
-            )
+            judged(under, output.text, is_whole=is_whole(output.end, self.request))
             for output in self.outputs
         ]
 

@@ -81,6 +81,10 @@ def test_one_that_is_cut_off_is_no_data_and_is_gone_on_with_under_its_grammar(
             assert body["finish_reason"] == "length"
             assert body["data"] is None
             assert "cut off" in body["schema_error"]
+            stopped = held(schema({"const": 123}), options={**OPTIONS, "stop": ["3"]})
+            (part,) = (await home.say("which?", **stopped))["branches"]
+            assert (part["text"], part["finish_reason"], part["data"]) == ("12", "stop", None)
+            await home.say("who?", **held(schema(PERSON), options={**OPTIONS, "max_tokens": 7}))
             with pytest.raises(UsageError, match="grammar that the answer has"):
                 await home.say(kind="continue", grammar=schema(PERSON))
             (body,) = (await home.say(kind="continue", options=OPTIONS))["branches"]
