@@ -31,7 +31,7 @@ MAX_CHOICES = 10_000
 # hostile grammars end with an error in well under a second; ordinary ones use a hundredth of these
 MAX_FUEL, MAX_SYMBOLS, MAX_STATES, MAX_ROW = 500_000, 100_000, 50_000, 20_000
 # what of a Lark grammar is text: what is left of it names tokens by "<"
-_QUOTED = re.compile(r'"(?:\\.|[^"\\])*"|//[^\n]*|/(?:\\.|[^/\\\n])+/')
+_QUOTED = re.compile(r'"(?:\\.|[^"\\])*"|(?://|#)[^\n]*|/(?:\\.|[^/\\\n])+/')
 
 
 @dataclass(frozen=True, slots=True)

@@ -215,7 +215,13 @@ def test_of_many_choices_each_can_be_written() -> None:
 
 @pytest.mark.parametrize(
     "source",
-    ["start: <|im_start|>", "start: <[3-9]>", 'start: "a" <|im_end|>', '{"grammars": []}'],
+    [
+        "start: <|im_start|>",
+        "start: <[3-9]>",
+        'start: x # "\nx: <[3-9]>\n# "',
+        'start: "a" <|im_end|>',
+        '{"grammars": []}',
+    ],
 )
 def test_a_grammar_can_not_name_control_tokens(source: str) -> None:
     with pytest.raises(InvalidInput, match="the grammar"):
