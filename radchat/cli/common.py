@@ -205,18 +205,24 @@ class Cli:
         both = is_terminal(sys.stdin) and is_terminal(sys.stdout)
         return both and not self.plain and self.env.get("TERM", "") not in ("dumb", "")
 
-    _status_shown: bool = False
+    _shown: str = ""  # the line of progress
 
     def status(self, text: str) -> None:
         """The line of progress: replaced by the next, gone with the empty one; a terminal only."""
-        if not self.shows_status or (not text and not self._status_shown):
+        if not self.shows_status or (not text and not self._shown):
             return
         from radchat.chat.width import cut
 
         shown = cut(one_line(text), max(columns(sys.stderr) - 1, 1))
         sys.stderr.write(f"\r\x1b[2K{shown}")
         sys.stderr.flush()
-        self._status_shown = bool(text)
+        self._shown = shown
+
+    def above(self, text: str) -> None:
+        """As it is, on stderr; the line of progress stays below it."""
+        gone, again = ("\r\x1b[2K", self._shown) if self._shown else ("", "")
+        sys.stderr.write(f"{gone}{text}{again if text.endswith(chr(10)) else ''}")
+        sys.stderr.flush()
 
     def paints(self, stream: TextIO) -> bool:
         mode = "never" if self.plain and self.color == "auto" else self.color

@@ -16,6 +16,7 @@ from radchat.chat.files import decode, load
 from radchat.cli import common, program_file, run_view
 from radchat.cli.choose_model import choose
 from radchat.cli.generation import Generation, generation_flags
+from radchat.cli.printed import Printed
 from radchat.errors import UsageError
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def run(
         raise UsageError(f"--at-once {at_once}: want 1 or more")
     path, out = words[0], sys.stdout
     try:
-        with contextlib.redirect_stdout(sys.stderr):  # what a program prints is no data
+        with Printed(cli.above) as printed, contextlib.redirect_stdout(printed):
             program = program_file.find(words, cli.note)
             given = program_file.arguments(program, arg or [])
             rows = None
@@ -153,6 +154,7 @@ def _many(
 ) -> int:
     """A line for each; how many failed."""
     rows = run_view.Rows(cli, len(given), None if cli.json else out)
+    settings["on_wait"] = lambda text: cli.status(text) if text else rows.show()
 
     def on_done(number: int, state: State) -> None:
         tell = functools.partial(_draw_row, cli, state, number) if trace else None

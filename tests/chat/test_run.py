@@ -126,6 +126,18 @@ def test_on_a_terminal_the_document_is_for_a_person(
     assert "─ gen words  cached 1,180/1,211" in shown
 
 
+def test_what_rows_print_stands_on_lines_of_its_own_above_the_progress(
+    open_: Open, program: str, tmp_path: Path
+) -> None:
+    (tmp_path / "in.jsonl").write_text('{"name": "Ada"}\n' * 5)
+    rows = ("--input", str(tmp_path / "in.jsonl"), "--at-once", "1")
+    with open_("run", program, *rows, columns=200) as terminal:
+        terminal.wait_end()
+        lines = terminal.everything.splitlines()
+    assert [line.strip() for line in lines if "printed" in line] == ["printed"] * 5
+    assert not any("] " in line and " rows" in line for line in lines)
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
