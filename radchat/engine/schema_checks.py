@@ -16,7 +16,7 @@ from radchat.engine.schema_parts import Path, dotted, mapped, parts, target, wal
 from radchat.errors import InvalidInput, UsageError
 
 MAX_DEPTH = 200  # of brackets; llguidance's own parser ends at about a thousand
-MAX_NODES = 50_000
+MAX_NODES = 10_000  # two seconds of the standard's check
 MAX_DENOMINATOR = 1024  # of a step that is exact in binary
 MAX_DECIMALS = 15  # of a bound: llguidance rounds what has more
 LARGEST_STEP = 20_000  # of all together: automata of so many states

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
@@ -27,7 +28,7 @@ STYLE: dict[str, Any] = {
     "json_allowed_escapes": 'nrbtf\\"',
 }
 
-MAX_TRIED = 200  # parts of a schema, for one that is to blame
+MAX_TRIED, TRIED_S = 200, 1.0  # parts of a schema, for one that is to blame, and how long
 
 _KEYS = re.compile(r"Unimplemented keys: (\[.*\])")
 # of llguidance's other refusals: a word in the message, and the keyword it is about
@@ -133,7 +134,10 @@ def _culprit(
 ) -> tuple[Path, Mapping[str, Any]]:
     """The innermost of its schemas that by itself is refused for the same."""
     defs = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
+    until = time.monotonic() + TRIED_S
     for path, at in reversed(list(walk(schema))[:MAX_TRIED]):
+        if time.monotonic() > until:
+            break  # that it is refused is known
         alone = enforceable({**defs, **at}, lenient=True)
         if _gist(error_of(_grammar_of(alone, lenient=False))) == gist:
             return path, at

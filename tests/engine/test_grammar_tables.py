@@ -146,6 +146,7 @@ def test_white_space_ends_however_much_it_is_wished_for(wish: str) -> None:
 
 
 CHAIN = {f"{i}": {"$ref": f"#/$defs/{i + 1}"} for i in range(5000)}
+MANY = {f"d{i}": {"pattern": f"^a{i}"} for i in range(1500)}
 HOSTILE: list[tuple[GrammarKind, str]] = [
     ("regex", "a{1000000}"),
     ("regex", "((a{1,1000}){1,1000}){1,1000}"),
@@ -160,15 +161,8 @@ HOSTILE: list[tuple[GrammarKind, str]] = [
     ("json_schema", '{"type": "integer", "multipleOf": 1000003}'),
     ("json_schema", json.dumps({"prefixItems": [{"multipleOf": 19000 - i} for i in range(150)]})),
     ("json_schema", json.dumps({"allOf": [{"pattern": f"a.{{{i}}}b"} for i in range(40)]})),
-    (
-        "json_schema",
-        json.dumps(
-            {
-                "$defs": {f"{i}": {"$ref": f"#/$defs/{i + 1}"} for i in range(5000)},
-                "$ref": "#/$defs/0",
-            }
-        ),
-    ),
+    ("json_schema", json.dumps({"$ref": "#/$defs/0", "$defs": CHAIN})),
+    ("json_schema", json.dumps({"$defs": MANY, "prefixItems": [{"oneOf": [{}, {}]}] * 199})),
     ("json_schema", '{"pattern": "a{99999999999}"}'),
     ("json_schema", '{"patternProperties": {"a{99999999999}": {}}}'),
     ("json_schema", json.dumps({"items": {"pattern": "(" * 500 + "a" + ")" * 500}})),
