@@ -28,7 +28,7 @@ STYLE: dict[str, Any] = {
     "json_allowed_escapes": 'nrbtf\\"',
 }
 
-MAX_TRIED, TRIED_S = 200, 1.0  # parts of a schema, for one that is to blame, and how long
+MAX_TRIED, TRIED_S = 200, 0.5  # parts of a schema, for one that is to blame, and how long
 
 _KEYS = re.compile(r"Unimplemented keys: (\[.*\])")
 # of llguidance's other refusals: a word in the message, and the keyword it is about
