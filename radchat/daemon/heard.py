@@ -116,10 +116,14 @@ class Heard:
         return {**usage, "reasoning_tokens": self.num_thought}, tiers
 
     def timing(self, asked_at: float) -> dict[str, float | None]:
-        """Seconds since the command came in, and tokens a second after the first."""
+        """Seconds since the command came in, and tokens a second after the first: of an answer in
+        which anything was drawn, for one that was forced has no speed.
+        """
         rate = None
-        num = 0 if self.finished is None else self.finished.usage.output_tokens
-        if self.first_at is not None and self.last_at is not None and num > 1:
+        usage = None if self.finished is None else self.finished.usage
+        num = 0 if usage is None else usage.output_tokens
+        is_drawn = usage is not None and num - usage.forced_tokens > 1
+        if self.first_at is not None and self.last_at is not None and is_drawn:
             spent = self.last_at - self.first_at
             rate = (num - 1) / spent if spent > 0 else None
         return {

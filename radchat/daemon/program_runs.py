@@ -206,10 +206,11 @@ class Generation:
         first = None if self._first_at is None else self._first_at - self._asked_at
         spent = self._last_at - (self._first_at or self._last_at)
         most = max(row["tokens"] for row in rows)
+        is_drawn = any(row["tokens"] - row["forced_tokens"] > 1 for row in rows)
         timing = {
             "first_token_s": first,
             "total_s": self._last_at - self._asked_at,
-            "tokens_per_s": (most - 1) / spent if most > 1 and spent > 0 else None,
+            "tokens_per_s": (most - 1) / spent if is_drawn and spent > 0 else None,
         }
         seed = self.request.params.seed
         return {"outputs": rows, "seed": seed, "usage": usage, "cache": cache, "timing": timing}

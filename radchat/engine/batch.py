@@ -75,7 +75,7 @@ def compose(
 
 def _jumps(choice: Choice, budget: int) -> bool:
     """An answer on its way, with a few ids that its grammar has forced."""
-    is_short = choice.num_out > 0 and choice.rows <= min(JUMP_ROWS, budget)
+    is_short = choice.num_out > 0 and 0 < choice.rows <= min(JUMP_ROWS, budget)
     return is_short and choice.rows_end == len(choice.ids)
 
 

@@ -104,5 +104,11 @@ def _say(choice: Choice, ids: Sequence[int]) -> tuple[int, str, Ending | None]:
         if is_stop or choice.words.matched:
             return num + 1, text, Ending(FinishReason.STOP, stopped=is_stop)
         if choice.remaining == 0:
-            return num + 1, text, Ending(FinishReason.LENGTH)
+            return num + 1, text, _at_length(choice, is_last=num + 1 == len(ids))
     return len(ids), text, None
+
+
+def _at_length(choice: Choice, *, is_last: bool) -> Ending:
+    """No id is left to say: what is whole under its grammar, but for the end, is not cut off."""
+    is_whole = is_last and choice.matcher is not None and choice.matcher.is_finished
+    return Ending(FinishReason.STOP if is_whole else FinishReason.LENGTH)

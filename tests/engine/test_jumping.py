@@ -152,6 +152,17 @@ def test_an_answer_that_is_all_forced_runs_its_prompt_alone(layout: str) -> None
 
 
 @pytest.mark.parametrize("layout", ["gpt2", "metaspace-always"])
+def test_an_answer_that_is_whole_at_its_last_id_is_not_cut_off(layout: str) -> None:
+    """Only its end is missing: that says nothing."""
+    whole = output(Asked(fixed(layout), layout=layout).events[True], "a")[:-1]
+    for most, reason in ((len(whole), FinishReason.STOP), (len(whole) - 1, FinishReason.LENGTH)):
+        events = Asked(fixed(layout, max_tokens=most), layout=layout).events[True]
+        end = finished(events, "a")
+        assert (end.reason, end.stopped) == (reason, False)
+        assert output(events, "a") == whole[:most]
+
+
+@pytest.mark.parametrize("layout", ["gpt2", "metaspace-always"])
 def test_length_is_looked_at_within_a_forced_run(layout: str) -> None:
     """vllm-project/vllm#37105. Also where it falls inside a character."""
     whole = output(Asked(fixed(layout), layout=layout).events[True], "a")
@@ -162,7 +173,8 @@ def test_length_is_looked_at_within_a_forced_run(layout: str) -> None:
         end = finished(events, "a")
         assert output(events, "a") == whole[:most]
         is_all = most == len(whole)
-        assert end.reason is (FinishReason.STOP if is_all else FinishReason.LENGTH)
+        is_whole = most >= len(whole) - 1
+        assert end.reason is (FinishReason.STOP if is_whole else FinishReason.LENGTH)
         assert text(events, "a") == tokenizer(layout).decode(whole[: most - is_all])
         halves += text(events, "a").endswith("\ufffd")
     assert halves > 3

@@ -66,8 +66,8 @@ BUGS = [
     Bug(
         "the last token is restored too, and no row is left to draw from",
         "restoring",
-        '        if request.fill != "load":\n            limit -= 1',
-        "        if False:\n            limit -= 1",
+        '        elif request.fill != "load":\n            limit -= 1',
+        "        elif False:\n            limit -= 1",
     ),
     Bug(
         "a chunk runs over what the disk has behind a hole",
@@ -160,16 +160,16 @@ BUGS = [
         'return 0 if self.request.fill == "load" else self.pending',
     ),
     Bug(
-        "scoring restores",
+        "scoring restores what it runs",
         "restoring",
-        "at >= limit or choice.is_scoring or request.namespace",
-        "at >= limit or request.namespace",
+        "limit = choice.scored  #",
+        "limit = len(choice.ids) - 1  #",
     ),
     Bug(
         "other namespaces read the disk",
         "restoring",
-        "at >= limit or choice.is_scoring or request.namespace",
-        "at >= limit or choice.is_scoring",
+        "at >= limit or request.namespace",
+        "at >= limit",
     ),
     Bug(
         "eviction copies all of a node, not what is kept of it",
