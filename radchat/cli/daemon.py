@@ -142,10 +142,11 @@ def logs(
     log = cli.places.log
     if not log.exists() and not follow:
         raise NotFound(f"no log yet: {log}")
-    for line in log_tail(log, lines):
+    here = _end(log)  # what is written from now on is followed, and nothing is lost between
+    for line in log_tail(log, lines, until=here[1]):
         print_clean(cli, line)
     if follow:
-        for line in followed(log):
+        for line in followed(log, here):
             print_clean(cli, line)
             sys.stdout.flush()
 
@@ -156,9 +157,11 @@ def print_clean(cli: Cli, line: str) -> None:
     cli.out(clean(line))
 
 
-def followed(log: Path) -> Iterator[str]:
-    """Lines as they are written, for ever, also across a rotation. Never half a line."""
-    inode, position = _end(log)
+def followed(log: Path, here: tuple[int, int]) -> Iterator[str]:
+    """Lines as they are written behind ``here`` (which file, and where in it), for ever, also
+    across a rotation. Never half a line.
+    """
+    inode, position = here
     rest = b""
     while True:
         with contextlib.suppress(FileNotFoundError):

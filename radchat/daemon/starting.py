@@ -120,14 +120,15 @@ def _start_failure(places: Places, said: bytes, written: int) -> RadchatError:
         return Unreachable(f"{text}\n  (log: {places.log})")
 
 
-def log_tail(log: Path, lines: int, *, since: int = 0) -> list[str]:
-    """The last lines of the log, at most 64 KiB of it, from byte ``since`` on."""
+def log_tail(log: Path, lines: int, *, since: int = 0, until: int | None = None) -> list[str]:
+    """The last lines of the log, at most 64 KiB of it, from byte ``since`` on, before ``until``."""
     try:
         with log.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
+            size = size if until is None else min(size, until)
             since = since if since <= size else 0  # rotated meanwhile
-            file.seek(max(since, size - 65536))
-            text = file.read().decode(errors="replace")
+            start = file.seek(max(since, size - 65536))
+            text = file.read(size - start).decode(errors="replace")
     except OSError:
         return []
     return text.splitlines()[-lines:] if lines > 0 else []

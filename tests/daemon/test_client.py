@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 
+from radchat.cli.daemon import followed
 from radchat.daemon.lock import Lock
+from radchat.daemon.starting import log_tail
 from radchat.errors import Busy, Unreachable
 from radchat.protocol import build_id
 from radchat.stop import stop_daemon
@@ -346,6 +348,17 @@ def test_the_daemon_commands_from_start_to_a_second_stop(home: Home) -> None:
 
 def bytes_read(pid: int) -> int:
     return int(Path(f"/proc/{pid}/io").read_text().split()[1])  # "rchar: N"
+
+
+def test_what_is_written_while_the_log_is_shown_is_followed(tmp_path: Path) -> None:
+    """Between the last lines and the first look there was a moment in which a line was lost."""
+    log = tmp_path / "daemon.log"
+    log.write_text("old\n")
+    here = (log.stat().st_ino, log.stat().st_size)
+    with log.open("a") as file:
+        file.write("meanwhile\n")
+    assert log_tail(log, 5, until=here[1]) == ["old"]
+    assert next(followed(log, here)) == "meanwhile"
 
 
 def test_the_log_is_shown_and_followed(home: Home) -> None:
