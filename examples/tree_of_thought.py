@@ -31,10 +31,11 @@ def tree_of_thought(
         thoughts = [fork for state in best for fork in state.fork(breadth)]
         for t in thoughts:
             t += assistant(f"Step {step}:" + gen(f"step {step}", max_tokens=tokens, stop=["\n"]))
-        for t in thoughts:
-            judge = t.fork(1)[0]
+        judges = [t.fork(1)[0] for t in thoughts]
+        for judge in judges:
             judge += user("Rate that step from 1 (useless) to 9 (excellent).")
             judge += assistant("I rate it " + gen("score", regex="[1-9]"))
+        for t, judge in zip(thoughts, judges, strict=True):
             t["score"] = judge["score"]
             t += user("And the next step?")
         best = sorted(thoughts, key=lambda t: int(t["score"]), reverse=True)[:keep]

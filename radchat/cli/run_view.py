@@ -20,7 +20,11 @@ BAR = 20  # columns
 
 
 def plain(value: Any, note: Callable[[str], None], name: str) -> Any:
-    """``value`` of JSON's own kinds; what it has no word for becomes text, and is told."""
+    """``value`` of JSON's own kinds: of a state its variables; what JSON has no word for becomes
+    text, and is told.
+    """
+    from radchat.programs import State
+
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
@@ -28,6 +32,8 @@ def plain(value: Any, note: Callable[[str], None], name: str) -> Any:
             return value
     elif isinstance(value, Mapping):
         return {str(key): plain(each, note, f"{name}.{key}") for key, each in value.items()}
+    elif isinstance(value, State):
+        return plain(value.variables, note, name)
     elif isinstance(value, list | tuple):
         return [plain(each, note, f"{name}.{i}") for i, each in enumerate(value)]
     note(f"{name}: JSON has no word for {type(value).__name__} {value!r:.40}: written as text")

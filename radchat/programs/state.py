@@ -42,6 +42,9 @@ class State:
         self.saved: Mapping[str, Any] | None = None  # what `save` made of it
         running.add(self._lane)
 
+    def __repr__(self) -> str:
+        return f"<state {self._path} of a program: read s.result, s.variables or s.messages()>"
+
     # -- saying --------------------------------------------------------------------------------
 
     def __iadd__(self, more: object) -> Self:

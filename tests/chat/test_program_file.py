@@ -12,6 +12,8 @@ import pytest
 from radchat.cli import program_file, run_view
 from radchat.cli.common import Cli
 from radchat.errors import InvalidInput, NotFound, RadchatError, UsageError
+from radchat.programs import State, assistant, gen, program, user
+from tests.programs.fake_remote import FakeRemote
 
 
 @dataclass
@@ -178,6 +180,20 @@ def test_a_value_that_json_has_no_word_for_is_written_as_text_and_told() -> None
         "n": "nan",
     }
     assert [note.split(":")[0] for note in notes] == ["result.3", "result.n"]
+
+
+def test_a_state_that_is_returned_is_its_variables() -> None:
+    @program
+    def main(s: State) -> State:
+        s += user("Hi")
+        s += assistant(gen("said"))
+        return s
+
+    state = main.run(remote=FakeRemote())
+    notes: list[str] = []
+    assert run_view.plain([state.result], notes.append, "result") == [{"said": "ok"}]
+    assert notes == []
+    assert repr(state).startswith("<state 0 of a program")
 
 
 def test_rows_are_written_in_order_whoever_ends_first() -> None:
