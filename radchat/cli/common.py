@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -48,6 +49,9 @@ def is_terminal(stream: TextIO | None) -> bool:
         return stream is not None and stream.isatty()
     except ValueError:  # closed
         return False
+
+
+_DRAWING = threading.Lock()  # a program prints from threads, beside the line of progress
 
 
 @dataclass
@@ -214,15 +218,17 @@ class Cli:
         from radchat.chat.width import cut
 
         shown = cut(one_line(text), max(columns(sys.stderr) - 1, 1))
-        sys.stderr.write(f"\r\x1b[2K{shown}")
-        sys.stderr.flush()
-        self._shown = shown
+        with _DRAWING:
+            sys.stderr.write(f"\r\x1b[2K{shown}")
+            sys.stderr.flush()
+            self._shown = shown
 
     def above(self, text: str) -> None:
         """As it is, on stderr; the line of progress stays below it."""
-        gone, again = ("\r\x1b[2K", self._shown) if self._shown else ("", "")
-        sys.stderr.write(f"{gone}{text}{again if text.endswith(chr(10)) else ''}")
-        sys.stderr.flush()
+        with _DRAWING:
+            gone, again = ("\r\x1b[2K", self._shown) if self._shown else ("", "")
+            sys.stderr.write(f"{gone}{text}{again if text.endswith(chr(10)) else ''}")
+            sys.stderr.flush()
 
     def paints(self, stream: TextIO) -> bool:
         mode = "never" if self.plain and self.color == "auto" else self.color

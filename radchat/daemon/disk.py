@@ -201,7 +201,7 @@ class Disk:
         for dtype in dtypes:
             known = self._names.get((folder, dtype))
             if known is None or known[0] != state:
-                names = [fingerprint(folder, dtype, kind) for kind in KINDS[dtype]]
+                names = [fingerprint(folder, dtype, kind) for kind in KINDS.get(dtype, ())]
                 known = self._names[folder, dtype] = state, names
             found += known[1]
         return found
