@@ -1,4 +1,4 @@
-"""The others of `what_if.py` and `programs.py`: asked for N answers the way their users ask."""
+"""The others of `what_if.py`, `programs.py` and `search.py`: asked the way their users ask."""
 
 from __future__ import annotations
 
@@ -31,6 +31,13 @@ class Transformers:
         pass
 
     def run(self, prompts: list[Ids], new: int) -> list[Ids]:
+        return self._made(prompts, new, 1)
+
+    def sample(self, prompt: Ids, num: int, new: int) -> list[Ids]:
+        """``num_return_sequences``: the prompt is repeated before it is computed."""
+        return self._made([prompt], new, num)
+
+    def _made(self, prompts: list[Ids], new: int, num: int) -> list[Ids]:
         ids = torch.tensor([list(each) for each in prompts])
         with torch.inference_mode():
             out = self.model.generate(
@@ -40,6 +47,7 @@ class Transformers:
                 min_new_tokens=new,
                 do_sample=True,
                 temperature=0.8,
+                num_return_sequences=num,
                 pad_token_id=0,
             )
         return [array("I", row) for row in out[:, ids.shape[1] :].tolist()]
@@ -91,13 +99,24 @@ class LlamaServer:
         with ThreadPoolExecutor(min(len(prompts), self._slots)) as threads:
             return list(threads.map(self._answer, prompts, [new] * len(prompts)))
 
+    def sample(self, prompt: Ids, num: int, new: int) -> list[Ids]:
+        """One request for ``num`` completions; it wants a slot for each."""
+        rows = self._completed(prompt, new, n_cmpl=num)
+        if len(rows) != num:
+            raise RuntimeError(f"llama-server: {len(rows)} completions for n_cmpl {num}: too old?")
+        return [array("I", row["tokens"]) for row in rows]
+
     def _answer(self, ids: Ids, new: int) -> Ids:
+        return array("I", self._completed(ids, new)[0]["tokens"])
+
+    def _completed(self, ids: Ids, new: int, **more: Any) -> list[dict[str, Any]]:
         wanted = {"n_predict": new, "ignore_eos": True, "temperature": 0.8, "cache_prompt": True}
-        wanted["return_tokens"] = True
-        status, body = self._asked("POST", "/completion", {"prompt": list(ids), **wanted})
+        asked = {"prompt": list(ids), **wanted, "return_tokens": True, **more}
+        status, body = self._asked("POST", "/completion", asked)
         if status != 200:
             raise RuntimeError(f"llama-server: {status} {body[:200]!r}")
-        return array("I", json.loads(body)["tokens"])
+        found = json.loads(body)
+        return found if isinstance(found, list) else [found]
 
     def _asked(self, method: str, path: str, body: Any = None) -> tuple[int, bytes]:
         link = http.client.HTTPConnection("127.0.0.1", self._port, timeout=ANSWER_S)
