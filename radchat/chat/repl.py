@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from radchat.chat import actions, commands, limits, status_bar
@@ -30,8 +30,17 @@ FIRST_LOOK_S = 0.08  # a daemon that is up has opened the session by then: its l
 
 
 class Chat(Position):
-    def __init__(self, host: Host, start: Start, prompt: Prompt | None = None) -> None:
+    def __init__(
+        self,
+        host: Host,
+        start: Start,
+        prompt: Prompt | None = None,
+        *,
+        more: Mapping[str, actions.Action] | None = None,
+    ) -> None:
+        """``more``: what slash commands do that take more than a chat knows."""
         super().__init__(host, start)
+        self._actions = {**actions.ACTIONS, **(more or {})}
         self.editing: str | None = None  # the turn the next message replaces
         self.editing_turn = 0  # and its number
         self.is_over = False
@@ -217,7 +226,7 @@ class Chat(Position):
             actions.shell(text[1:])
         elif commands.is_command(text):
             name, rest = commands.parse(text)
-            actions.ACTIONS[name](self, rest)
+            self._actions[name](self, rest)
         elif ref is not None:
             generate(self, kind="edit", ref=ref, text=text)
         else:
