@@ -168,4 +168,3 @@ def _named(rows: Sequence[Row], room: int | None) -> list[str]:
 def _end(name: str, columns: int) -> str:
     """`..2.1.3`: where a name ends tells it from its siblings."""
     return name if len(name) <= columns else ".." + name[len(name) - columns + 2 :].lstrip(".")
-

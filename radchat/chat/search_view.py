@@ -15,8 +15,6 @@ from radchat.chat.footer import SEPARATOR, count, counted, seconds
 from radchat.chat.live import Live
 from radchat.chat.search_rows import (
     FRONTIER,
-    GROWING,
-    JUDGING,
     Seen,
     laid_out,
     picked,
