@@ -5,17 +5,16 @@ from __future__ import annotations
 import inspect
 import json
 import shlex
-import sys
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from radchat.chat.files import load
 from radchat.chat.options import nearest
 from radchat.cli.habits import to_say
-from radchat.errors import InvalidInput, RadchatError, Terminated, UsageError
+from radchat.errors import InvalidInput, UsageError
+from radchat.programs.python_file import execute
 
 if TYPE_CHECKING:
     from radchat.programs import Program
@@ -36,7 +35,7 @@ def find(words: Sequence[str], note: Callable[[str], None]) -> Program:
             f"{shlex.join(rest)}: a program has its arguments by name: "
             f"radchat run {shlex.quote(path)} {given or '--arg NAME=VALUE'}"
         )
-    return _main(path, _execute(path), note)
+    return _main(path, execute(path, MODULE), note)
 
 
 def _refuse_missing(path: str, rest: list[str]) -> None:
@@ -50,17 +49,6 @@ def _refuse_missing(path: str, rest: list[str]) -> None:
         f"no file {path} here: `radchat run` runs a program. To talk to a model: "
         f"radchat chat -m {model}" + (f". {to_say(['run', path, *rest])}" if rest else "")
     )
-
-
-def _execute(path: str) -> types.ModuleType:
-    """The file as a module. As Python runs a script: its folder is where it imports from."""
-    module = types.ModuleType(MODULE)
-    module.__file__ = path
-    source = load(path)["text"]
-    sys.modules[MODULE] = module
-    sys.path.insert(0, str(Path(path).resolve().parent))
-    exec(compile(source, path, "exec", dont_inherit=True), module.__dict__)  # noqa: S102 - the user's
-    return module
 
 
 def _main(path: str, module: types.ModuleType, note: Callable[[str], None]) -> Program:
@@ -223,41 +211,3 @@ def _metavar(parameter: inspect.Parameter) -> str:
     words = {int: "N", float: "N", bool: "true", list: "'[...]'", dict: "'{...}'"}
     kind = typing.get_origin(parameter.annotation) or parameter.annotation
     return words.get(kind, "TEXT")
-
-
-# --- failures ---
-
-
-class ProgramFailed(RadchatError):
-    """What the user's own code raised, told with its line."""
-
-    code = "program_failed"
-
-
-def failure(path: str, error: BaseException) -> RadchatError:
-    """An exception of the program's, as `FILE:LINE: what`; one of ours stays as it is."""
-    if isinstance(error, RadchatError):
-        return error
-    told = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    line = line_of(path, error)
-    if isinstance(error, SyntaxError) and error.filename == path:
-        told, line = f"{type(error).__name__}: {error.msg}", error.lineno
-    where = f"{path}:{line}" if line else path
-    return ProgramFailed(f"{where}: {told}", file=path, line=line)
-
-
-def line_of(path: str, error: BaseException) -> int | None:
-    """The last line of the file that ``error`` came through, if it came through it."""
-    line, trace = None, error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code.co_filename == path:
-            line = trace.tb_lineno
-        trace = trace.tb_next
-    return line
-
-
-def is_ours(path: str, error: BaseException) -> bool:
-    """The reader of the result has gone, or SIGTERM; not what the program does itself."""
-    if isinstance(error, SystemExit):
-        return error.code == Terminated.exit_code
-    return isinstance(error, BrokenPipeError) and line_of(path, error) is None

@@ -18,6 +18,7 @@ from radchat.cli.choose_model import choose
 from radchat.cli.generation import Generation, generation_flags
 from radchat.cli.printed import Printed
 from radchat.errors import UsageError
+from radchat.programs.python_file import failure, is_ours
 
 if TYPE_CHECKING:
     from radchat.programs import Program, State
@@ -84,9 +85,9 @@ def run(
                 return
             failed = _many(cli, path, program, rows, out, trace=trace, at_once=at_once, **settings)
     except (Exception, SystemExit) as error:
-        if program_file.is_ours(path, error):
+        if is_ours(path, error):
             raise
-        told = program_file.failure(path, error)
+        told = failure(path, error)
         if cli.verbose and told is not error:
             traceback.print_exception(error)
         raise told from error
@@ -180,4 +181,4 @@ def _draw_row(cli: common.Cli, state: State, number: int) -> None:
 def _row(cli: common.Cli, path: str, program: Program, state: State) -> dict[str, Any]:
     if state.error is None:
         return run_view.document(program, state, cli.note)
-    return {"error": program_file.failure(path, state.error).to_json()}
+    return {"error": failure(path, state.error).to_json()}

@@ -12,7 +12,7 @@ import pytest
 from radchat.cli import program_file, run_view
 from radchat.cli.common import Cli
 from radchat.errors import InvalidInput, NotFound, RadchatError, UsageError
-from radchat.programs import State, assistant, gen, program, user
+from radchat.programs import State, assistant, gen, program, python_file, user
 from tests.programs.fake_remote import FakeRemote
 
 
@@ -131,12 +131,12 @@ def test_a_failure_is_told_with_the_line_of_the_users_file() -> None:
     try:
         exec(compile(source, "user.py", "exec"), {})
     except ValueError as error:
-        failed = program_file.failure("user.py", error)
+        failed = python_file.failure("user.py", error)
     assert isinstance(failed, RadchatError)
     assert failed.exit_code == 1
     assert failed.message.startswith("user.py:4: JSONDecodeError: Expecting")
     ours = NotFound("no model x")
-    assert program_file.failure("user.py", ours) is ours
+    assert python_file.failure("user.py", ours) is ours
 
 
 @pytest.mark.parametrize(
@@ -153,21 +153,21 @@ def test_a_program_that_exits_is_told_and_sigterm_ends_it(
 ) -> None:
     with pytest.raises(BaseException) as caught:
         exec(compile(f"import sys\n{does}", "user.py", "exec"), {})
-    assert program_file.is_ours("user.py", caught.value) is is_ours
-    assert is_ours or program_file.failure("user.py", caught.value).message == said
+    assert python_file.is_ours("user.py", caught.value) is is_ours
+    assert is_ours or python_file.failure("user.py", caught.value).message == said
 
 
 def test_a_reader_that_has_gone_is_no_failure_of_the_program() -> None:
     with pytest.raises(BrokenPipeError) as caught:
         raise BrokenPipeError(32, "Broken pipe")
-    assert program_file.is_ours("user.py", caught.value)
+    assert python_file.is_ours("user.py", caught.value)
 
 
 def test_a_file_that_is_no_python_is_told_with_its_line() -> None:
     try:
         compile("a = 1\nb = (", "user.py", "exec")
     except SyntaxError as error:
-        failed = program_file.failure("user.py", error)
+        failed = python_file.failure("user.py", error)
     assert failed.message == "user.py:2: SyntaxError: '(' was never closed"
 
 

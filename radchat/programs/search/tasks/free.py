@@ -1,0 +1,7 @@
+"""Any problem: thoughts are lines of text, ratings 1 to 10."""
+
+from __future__ import annotations
+
+from radchat.programs.search.task import Task
+
+FREE = Task("free", about="any problem; a thought is a line of text")
