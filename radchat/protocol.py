@@ -38,6 +38,7 @@ METHODS = (
     | {"sessions.use", "sessions.open"}
     | {"sessions.search", "sessions.prune", "sessions.verify", "sessions.export", "sessions.import"}
     | {"branch.list", "branch.create", "branch.rename", "branch.delete", "branch.label"}
+    | {"branch.advance"}
     | {"program.say", "program.select", "program.fork", "program.drop", "program.show"}
     | {"program.save"}
     | {"context"}

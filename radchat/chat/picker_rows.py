@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from radchat.chat.tree_shape import FILTERS, Message, Place, hung, short_ids, walk
+from radchat.chat.tree_shape import FILTERS, Message, Place, hung, labels_of, short_ids, walk
 
 
 class Shown:
@@ -32,7 +32,7 @@ class Shown:
         for name, key in (tree.get("branches") or {}).items():
             self.names.setdefault(key, []).append(name)
         for key, message in self.messages.items():
-            self.names[key] += message.get("labels") or ()
+            self.names[key] += labels_of(message)
         self.head: str | None = tree.get("head")
         self.path = set(self.up(self.head))
         self.folded &= self.messages.keys()

@@ -8,7 +8,7 @@ from typing import Any
 
 from radchat.chat.footer import age, count
 from radchat.chat.text import clean, one_line
-from radchat.chat.tree_shape import short_ids
+from radchat.chat.tree_shape import labels_of, short_ids
 from radchat.chat.tree_view import Paint, unpainted
 from radchat.chat.width import cut, table
 
@@ -36,7 +36,7 @@ def transcript(
             lines += [f"## {who}", ""]
         else:
             turn = f"  #{message['turn']}" if message.get("turn") and who == "user" else ""
-            named = [*(message.get("branches") or ()), *(message.get("labels") or ())]
+            named = [*(message.get("branches") or ()), *labels_of(message)]
             after = "".join(f"  {one_line(str(name))}" for name in named)
             lines.append(paint(f"{who} {names[str(message['id'])]}{turn}{after}", "bold"))
         renders = columns is not None and message["role"] == "assistant"

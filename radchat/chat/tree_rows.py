@@ -8,7 +8,7 @@ from typing import Any
 
 from radchat.chat.footer import age, count
 from radchat.chat.text import one_line
-from radchat.chat.tree_shape import TIERS, WHO, Place, folded, steps, walk
+from radchat.chat.tree_shape import TIERS, WHO, Place, folded, labels_of, steps, walk
 
 HEAD_MARK, HEAD_BELOW = "<- HEAD", "<- HEAD below"
 
@@ -46,7 +46,7 @@ class Rows:
         for name, key in (tree.get("branches") or {}).items():
             labels.setdefault(key, []).append(one_line(name))
         for key, message in messages.items():
-            more = [one_line(str(label)) for label in message.get("labels") or ()]
+            more = [one_line(label) for label in labels_of(message)]
             if below := message.get("more_below"):
                 more.append(f"... {count(below)} more below")
             if more:

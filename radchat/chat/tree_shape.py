@@ -19,6 +19,21 @@ FILTERS: dict[str, Callable[[Message, bool], bool]] = {  # (message, has a name)
 }
 
 
+def labels_of(message: Message) -> list[str]:
+    """Labels, and of a thought its name and score: ``s1.1.2 7.5``."""
+    name, score = message.get("thought"), message.get("score")
+    thought = [str(name)] if name else []
+    thought += [] if score is None else [scored(score)]
+    labels = [str(label) for label in message.get("labels") or ()]
+    return [*labels, " ".join(thought)] if thought else labels
+
+
+def scored(score: float) -> str:
+    """7.5, 0.431, 1,234: what tells scores apart, and no more."""
+    score += 0.0  # no -0
+    return f"{score:.3g}" if abs(score) < 999.5 else f"{score:,.0f}"
+
+
 def short_ids(ids: Iterable[str], least: int = 4) -> dict[str, str]:
     """Each id's shortest prefix, of ``least`` or more, that no other id begins with."""
     ordered = sorted(ids)

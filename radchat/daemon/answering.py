@@ -39,7 +39,7 @@ from radchat.daemon.reuse import (
     parts_of,
 )
 from radchat.daemon.together import Together
-from radchat.daemon.what_if import USUAL, naming, plans_of
+from radchat.daemon.what_if import USUAL, is_many, naming, plans_of
 from radchat.daemon.worker import Worker
 from radchat.engine.request import Ids, Request, Span, Tiers
 from radchat.errors import ContextOverflow, InvalidInput, context_overflow
@@ -162,7 +162,7 @@ class Answer:
         if about is not None and self.ask.think:
             self._say(Event("notice", {"text": about, "code": "think"}))
 
-        usual = USUAL if self.ask.kind == "what-if" else {}
+        usual = USUAL if is_many(self.ask) else {}
         given = self._engines.given(loaded, self.ask.options, usual)
         limit = options.context_limit(loaded, given)
         self.ask = replace(self.ask, default_system=loaded.model.system)

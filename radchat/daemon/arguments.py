@@ -67,6 +67,7 @@ class Generate:
     branch: str | None = None  # the name of the branch this makes
     head: ChatHead | None = None
     n: int = 1
+    named: bool = True  # answers are on branches; else nothing has a name, and HEAD stays
     model: str | None = None
     dtype: str | None = None
     think: str | None = None
@@ -90,6 +91,8 @@ class Generate:
             raise InvalidInput("continue goes on with one answer: n must be 1", field="n")
         if self.kind == "continue" and self.grammar is not None:
             raise UsageError("continue goes on under the grammar that the answer has, if any")
+        if not self.named and (self.kind in ("continue", "what-if") or self.branch is not None):
+            raise UsageError("answers without branches are to something that is said, or retried")
         if self.kind == "what-if":
             self._check_what_if()
         elif self.texts or self.before:

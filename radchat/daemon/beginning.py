@@ -21,7 +21,10 @@ log = logging.getLogger(__name__)
 
 
 def begin(store: Store, ask: Generate, asked: Sequence[Asked]) -> list[Begun]:
-    names = branch_names(store, [each.prepared.plan for each in asked], ask.n)
+    plans = [each.prepared.plan for each in asked]
+    names: Sequence[Sequence[str | None]] = [[None] * ask.n]
+    if ask.named:
+        names = branch_names(store, plans, ask.n)
     with store.as_one():
         begun: list[Begun] = []
         for each, own in zip(asked, names, strict=True):
@@ -51,7 +54,7 @@ def followed(asked: Asked, begun: Begun) -> str:
 
 
 def _begin_one(
-    store: Store, asked: Asked, names: Sequence[str], first: tuple[Asked, Begun] | None
+    store: Store, asked: Asked, names: Sequence[str | None], first: tuple[Asked, Begun] | None
 ) -> Begun:
     """``first``: of several. What all of them say anew before their texts, a system prompt say, it
     has said for all.

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from radchat.daemon.arguments import ChatHead
 from radchat.daemon.exchange_methods import ExchangeMethods
+from radchat.daemon.finding import is_stored, moved
 from radchat.daemon.turns import shown
-from radchat.errors import UsageError
+from radchat.errors import NotFound, UsageError
 from radchat.protocol import Where
+from radchat_sessions.names import SHORTEST_ID
 from radchat_sessions.store import Store
 
 
@@ -78,6 +81,45 @@ class BranchMethods(ExchangeMethods):
 
         done = await self._desk.run(work)
         await self._unkeep(done["session"], name)
+        return done
+
+    async def branch_advance(
+        self,
+        where: Where,
+        message: str,
+        session: str | None = None,
+        head: ChatHead | None = None,
+        expected: str | None = None,
+    ) -> dict[str, Any]:
+        """HEAD's branch, or a chat's, goes on to ``message``, which follows ``expected``, if it
+        stands there still (null: before everything). Else a branch of its own does, named in
+        ``made``, and HEAD is on that.
+        """
+
+        def work() -> tuple[Store, dict[str, Any]]:
+            store, place = self._place(where, session, head)
+            here = place.session.id
+            if message not in store.message_ids(here):
+                raise NotFound(f"no message {message[:SHORTEST_ID]} in {place.session.name}")
+            follows = expected is None or expected in {each.id for each in store.path(message)}
+            branch = place.branch if follows else None
+            appended = store.append(
+                here,
+                parent=message,
+                new=(),
+                branch=branch or store.free_branch_name(here, place.last_branch),
+                expected=expected,
+                keep_head=not is_stored(store, place),
+            )
+            placed = appended.placed
+            assert placed is not None
+            at = replace(place, branch=placed.branch, message=message, last_branch=placed.branch)
+            is_moved = not placed.made and message != expected
+            made = placed.branch if placed.made else None
+            return store, {**moved(store, at), "moved": is_moved, "made": made}
+
+        store, done = await self._desk.run(work)
+        await self._keep_branches(store, done["session"])
         return done
 
     async def branch_label(

@@ -10,6 +10,7 @@ from radchat.daemon.finding import Place, find_store, stands
 from radchat.daemon.tree_methods import TreeMethods
 from radchat.daemon.turns import shown
 from radchat.protocol import Where
+from radchat_sessions import scores
 from radchat_sessions.errors import NotFound
 from radchat_sessions.names import shortest
 from radchat_sessions.store import Store
@@ -42,6 +43,7 @@ class RefMethods(TreeMethods):
                 ("head", _heads(store, place)),
                 ("branch", _branches(store, place)),
                 ("label", _labels(store, place)),
+                ("thought", _thoughts(store, place)),
                 ("turn", _turns(store, place)),
                 ("id", _ids(store, place, rest.lower()) if rest else iter(())),
             ):
@@ -73,6 +75,14 @@ def _labels(store: Store, place: Place) -> Rows:
     for label in store.labels(place.session.id):
         if label.kind == "label":
             yield label.value, label.message
+
+
+def _thoughts(store: Store, place: Place) -> Rows:
+    """As they stand in their search."""
+    found = scores.by_message(store.labels(place.session.id))
+    names = {score.name: at for at, score in found.items() if score.name is not None}
+    for name in sorted(names, key=scores.in_order):
+        yield name, names[name]
 
 
 def _turns(store: Store, place: Place) -> Rows:

@@ -157,6 +157,7 @@ class Service(ProgramMethods):
         branch: str | None = None,
         head: ChatHead | None = None,
         n: int = 1,
+        named: bool = True,
         model: str | None = None,
         dtype: str | None = None,
         exact: bool = False,
@@ -168,8 +169,9 @@ class Service(ProgramMethods):
         request: str | None = None,
     ) -> Stream:
         """One answer, n of them, or one to each of ``texts``, as events; closing the stream cancels
-        them. ``request``: the id to ``cancel`` them by, before ``init`` tells it; one that ends
-        before it has begun ends without a word.
+        them. ``named`` False: they are on no branch, and HEAD stays. ``request``: the id to
+        ``cancel`` them by, before ``init`` tells it; one that ends before it has begun ends
+        without a word.
         """
         if request in self._answers:
             raise InvalidInput(f"request {request} is being answered already", field="request")
@@ -190,6 +192,7 @@ class Service(ProgramMethods):
             branch=branch,
             head=head,
             n=n,
+            named=named,
             model=model,
             dtype="fp32" if exact else dtype,
             think=think,

@@ -55,7 +55,8 @@ class Telling:
         plan, params = self._asked.prepared.plan, self._asked.request.params
         placed = choice.begun.placed if ended is None or ended.placed is None else ended.placed
         branch = None if placed is None else placed.branch
-        if ended is None and not (choice.index == 0 and self._begun.messages):  # there is none
+        is_nowhere = ended is None and not (choice.index == 0 and self._begun.messages)
+        if placed is not None and is_nowhere:  # there is none
             branch = plan.place.branch if plan.says is None else None
         usage, cache = choice.counts
         body: dict[str, Any] = {

@@ -52,8 +52,7 @@ class TreeMethods(BranchMethods):
             messages = views.subtree(store.messages(place.session.id), root)
             total = len(messages)
             named = {b.message for b in store.branches(place.session.id) if b.message}
-            labels = store.labels(place.session.id)
-            named |= {label.message for label in labels if label.kind == "label"}
+            named |= views.Labels(store, place.session.id).messages
             messages, below, under = views.filtered(messages, filter, depth, named, place.message)
             kept = {
                 message.id

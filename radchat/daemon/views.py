@@ -15,9 +15,36 @@ from radchat.daemon.disk_paths import OnDisk, num_in
 from radchat.daemon.finding import Place
 from radchat.daemon.held import Held
 from radchat.daemon.turns import shown
+from radchat_sessions import scores
 from radchat_sessions.messages import Message
 from radchat_sessions.store import Store
 from radchat_sessions.token_ids import Span
+
+
+class Labels:
+    """What a session's labels say of its messages."""
+
+    def __init__(self, store: Store, session: str) -> None:
+        labels = store.labels(session)
+        self._labels: dict[str, list[str]] = {}
+        for label in labels:
+            if label.kind == "label":
+                self._labels.setdefault(label.message, []).append(label.value)
+        self._scores = scores.by_message(labels)
+
+    @property
+    def messages(self) -> set[str]:
+        """Those with a label, or a score."""
+        return self._labels.keys() | self._scores.keys()
+
+    def of(self, message: str) -> dict[str, Any]:
+        score = self._scores.get(message, scores.NO_SCORE)
+        return {
+            "labels": self._labels.get(message, []),
+            "thought": score.name,
+            "score": score.number,
+        }
+
 
 # -- tree ------------------------------------------------------------------------------------------
 
@@ -39,10 +66,7 @@ def tree_json(
     session = place.session
     spans = store.spans(session.id)
     now = time.time()
-    labels: dict[str, list[str]] = {}
-    for label in store.labels(session.id):
-        if label.kind == "label":
-            labels.setdefault(label.message, []).append(label.value)
+    labels = Labels(store, session.id)
     branches = {b.name: b.message for b in store.branches(session.id) if b.message is not None}
     rows, on_disk, kept = [], 0, 0
     for message in messages:
@@ -66,7 +90,7 @@ def tree_json(
                 "hits": mine.hits if mine.device else None,
                 "pinned": message.id in pinned and (mine.pinned or not mine.device),
                 "lru_rank": mine.rank,
-                "labels": labels.get(message.id, []),
+                **labels.of(message.id),
                 "finish_reason": message.finish_reason,
                 "more_below": below.get(message.id, 0),
             }
@@ -203,10 +227,7 @@ def log_json(store: Store, place: Place, at: str | None, last_turns: int | None)
     for branch in store.branches(place.session.id):
         if branch.message is not None:
             by_message.setdefault(branch.message, []).append(branch.name)
-    labels: dict[str, list[str]] = {}
-    for label in store.labels(place.session.id):
-        if label.kind == "label":
-            labels.setdefault(label.message, []).append(label.value)
+    labels = Labels(store, place.session.id)
     rows: list[dict[str, Any]] = []
     turn = 0
     for message in path:
@@ -232,7 +253,7 @@ def log_json(store: Store, place: Place, at: str | None, last_turns: int | None)
                 "usage": message.usage,
                 "timing": message.timing,
                 "branches": by_message.get(message.id, []),
-                "labels": labels.get(message.id, []),
+                **labels.of(message.id),
                 "turn": turn,
             }
         )

@@ -50,6 +50,11 @@ def name_of(text: str) -> str:
     return auto_name(words) or auto_name(text) or UNNAMED
 
 
+def is_many(ask: Generate) -> bool:
+    """Answers that are to differ."""
+    return ask.kind == "what-if" or not ask.named
+
+
 def branch_names(store: Store, plans: list[Plan], n: int) -> list[list[str]]:
     """Of each turn: the branch of its first answer, and names of their own for the others."""
     session = plans[0].place.session.id

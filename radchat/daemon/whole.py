@@ -129,7 +129,8 @@ def _saved(requests: Requests) -> float | None:
 def _head(first: Listening, branch: str | None, answer: str | None) -> dict[str, str | None]:
     """Where one stands: at the answer, else at the unanswered message, or where one was."""
     plan, new = first.asked.prepared.plan, first.begun.messages
-    if plan.says is not None or (answer is None and not new):
+    is_named = first.begun.answers[0].placed is not None
+    if plan.says is not None or not is_named or (answer is None and not new):
         return {"branch": plan.place.branch, "message": plan.place.message}
     return {"branch": branch, "message": answer or new[-1]}
 

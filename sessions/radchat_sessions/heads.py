@@ -6,7 +6,8 @@ from radchat_sessions.branches import Branches
 from radchat_sessions.content import clean
 from radchat_sessions.errors import NotFound, Refused
 from radchat_sessions.messages import Head, LabelKind
-from radchat_sessions.names import check_name
+from radchat_sessions.names import SHORTEST_ID, check_name
+from radchat_sessions.scores import read
 
 
 class Heads(Branches):
@@ -124,12 +125,15 @@ class Heads(Branches):
         self, session_id: str, message_id: str, value: str, kind: LabelKind = "label"
     ) -> None:
         """A label can be used as a REF; it keeps its message from pruning. A message has one score
-        and one pin, and as many labels as one likes.
+        and one pin, and as many labels as one likes. Raises Refused where a score has the name of
+        another message's.
         """
         if kind == "label":
             check_name(value, "label")
         self._require(session_id, message_id)
         with self._db.write():
+            if kind == "score":
+                self._refuse_named(session_id, message_id, read(value).name)
             if kind != "label":
                 self._drop_label(session_id, message_id, kind, None)
             self._add_label(session_id, message_id, kind, clean(value))
@@ -181,6 +185,11 @@ class Heads(Branches):
         if here:
             return here[0]
         return ending[0].name if len(ending) == 1 else None
+
+    def _refuse_named(self, session_id: str, message_id: str, name: str | None) -> None:
+        others = set(self.thoughts(session_id, name) if name else ()) - {message_id}
+        if others:
+            raise Refused(f"{name} is the thought {min(others)[:SHORTEST_ID]} of this session")
 
     def _add_label(self, session_id: str, message_id: str, kind: LabelKind, value: str) -> None:
         self._db.do(

@@ -227,6 +227,16 @@ class Reader:
         )
         return [Label(row["session"], row["message"], row["kind"], row["value"]) for row in rows]
 
+    def thoughts(self, session_id: str, name: str) -> list[str]:
+        """The messages that a score calls so: one, but for what was imported."""
+        rows = self._db.all(
+            "SELECT message FROM labels WHERE session = ?1 AND kind = 'score' "
+            "AND (value = ?2 OR substr(value, 1, length(?2) + 1) = ?2 || '=') ORDER BY message",
+            session_id,
+            name,
+        )
+        return [row["message"] for row in rows]
+
     def pins(self) -> list[Label]:
         """Those of all sessions."""
         rows = self._db.all("SELECT * FROM labels WHERE kind = 'pin' ORDER BY session, message")

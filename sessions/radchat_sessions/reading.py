@@ -14,6 +14,7 @@ from typing import Any
 from radchat_sessions import shapes
 from radchat_sessions.content import Json, clean, digest, pack_ids
 from radchat_sessions.errors import Unreadable
+from radchat_sessions.scores import read as read_score
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +184,10 @@ def _check_names(document: Document) -> None:
     ends += [label["message"] for label in document.labels]
     if any(end is not None and end not in known for end in ends):
         raise Unreadable("a branch, label or HEAD names a message that is not there")
+    scores = [label for label in document.labels if label["kind"] == "score"]
+    named = [name for label in scores if (name := read_score(label["value"]).name) is not None]
+    if len(set(named)) < len(named) or len({each["message"] for each in scores}) < len(scores):
+        raise Unreadable("two messages have the name of one thought, or one message two scores")
     for number, record in enumerate(document.messages, 1):
         came = record.get("extra", {}).get("compacted")
         if came is not None and came["message"] not in known:

@@ -1,6 +1,7 @@
 """REF: how a user names a message (docs/cli.md). Tried in this order:
 
-HEAD, HEAD~n · ``-`` · branch · label · turn number (1 to 3 digits, on the current path) · id prefix
+HEAD, HEAD~n · ``-`` · branch · label · thought of a search (``s1.1.2``) · turn number (1 to 3
+digits, on the current path) · id prefix
 
 ``SESSION:REF`` looks in another session; ``#4`` and ``~2`` are the chat's words for ``4`` and
 ``HEAD~2``. Where one picks, a bare number is first that of a branch just made (picks.py). An open
@@ -17,8 +18,9 @@ from radchat_sessions.errors import Ambiguous, NotFound
 from radchat_sessions.messages import Head
 from radchat_sessions.names import SHORTEST_ID, is_hex, shortest
 from radchat_sessions.picks import Picks
+from radchat_sessions.scores import is_thought
 
-Kind = Literal["head", "back", "previous", "branch", "label", "turn", "id"]
+Kind = Literal["head", "back", "previous", "branch", "label", "thought", "turn", "id"]
 
 _BACK = re.compile(r"(?:HEAD)?~(\d{0,6})", re.IGNORECASE)
 _TURN = re.compile(r"#(\d{1,6})|(\d{1,3})")
@@ -79,6 +81,11 @@ def resolve(
     )
     if labelled:
         return Target(session_id, _only(store, ref, labelled, session_id), "label")
+    if is_thought(ref):
+        found = store.thoughts(session_id, ref)
+        if not found:
+            raise NotFound(f"no branch, label or thought {ref} in {_name(store, session_id)}")
+        return Target(session_id, _only(store, ref, found, session_id), "thought")
     if turn := _TURN.fullmatch(ref):
         picked = store.numbered_branches(session_id, at).get(int(turn[2] or 0)) if pick else None
         if picked is not None:
@@ -91,7 +98,7 @@ def point(store: Picks, target: Target) -> Point:
     """The point ``fork``, ``edit`` and ``switch`` mean: a user message named as such means the
     point before it. A branch or HEAD that ends in one means its end.
     """
-    if target.message is not None and target.kind in ("label", "turn", "id"):
+    if target.message is not None and target.kind in ("label", "thought", "turn", "id"):
         message = store.message(target.message)
         if message.role == "user":
             return Point(target.session, message.parent, None, message.text)

@@ -19,7 +19,7 @@ from radchat_sessions.schema import backups
 from radchat_sessions.shown import SHOWN, SHOWN_BY_OTHERS
 from radchat_sessions.turns import Turns
 
-_MARKS: Final[frozenset[LabelKind]] = frozenset(("label", "pin"))
+_MARKS: Final[frozenset[LabelKind]] = frozenset(("label", "pin"))  # that keep a message
 
 
 class Removal(Turns):
@@ -55,7 +55,8 @@ class Removal(Turns):
         head: str | None = None,
         dry_run: bool = False,
     ) -> Removed:
-        """Delete the session's messages that no branch, label, HEAD or running answer reaches.
+        """Delete the session's messages that no branch, label, HEAD or running answer reaches; a
+        score alone keeps nothing.
 
         ``unlabeled``: and the branches beside HEAD's path on which no label stands, with what only
         they reach. ``marked``: instead, these messages and all that follow them, with the branches
@@ -72,7 +73,7 @@ class Removal(Turns):
             unnamed = [m for m in shown if m in going]
         else:
             branches = self._unlabeled_branches(session_id) if unlabeled else ()
-            kept = self._kept(session_id, branches, _MARKS if unlabeled else None)
+            kept = self._kept(session_id, branches)
             unnamed = [m for m in shown if m not in kept]
         doomed = [m for m in unnamed if m not in others]
         shared = [m for m in unnamed if m in others]
@@ -85,7 +86,7 @@ class Removal(Turns):
         with self._db.write():
             for name in branches:
                 self._db.do("DELETE FROM branches WHERE session = ? AND name = ?", session_id, name)
-            for message_id in unnamed:  # a score alone keeps nothing that is unlabeled
+            for message_id in unnamed:  # their scores
                 self._db.do(
                     "DELETE FROM labels WHERE session = ? AND message = ?", session_id, message_id
                 )
@@ -120,15 +121,13 @@ class Removal(Turns):
         )
         return {row["id"] for row in rows}
 
-    def _kept(
-        self, session_id: str, without: Sequence[str], kinds: frozenset[LabelKind] | None
-    ) -> set[str]:
-        """What the session's names reach: without these branches, and by labels of these kinds."""
+    def _kept(self, session_id: str, without: Sequence[str]) -> set[str]:
+        """What the session's names reach, without these branches."""
         branches = [b.message for b in self.branches(session_id) if b.name not in without]
         ends = {
             self.head(session_id).message,
             *branches,
-            *(m.message for m in self.labels(session_id) if kinds is None or m.kind in kinds),
+            *(m.message for m in self.labels(session_id) if m.kind in _MARKS),
             *(running.parent for running in self.running(session_id)),
         }
         return {message for end in ends for message in self._up(end)}

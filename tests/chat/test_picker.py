@@ -48,6 +48,22 @@ def test_the_tree_with_the_cursor_on_head() -> None:
     assert "\n".join(seen(picker())[:8]) == PAINTED
 
 
+def test_thoughts_stand_beside_their_rows_are_found_and_pass_the_filter_of_labels() -> None:
+    tree = report()
+    for number, each in enumerate(tree["messages"][2:5:2], 1):
+        each |= {"thought": f"s1.{number}", "score": 6.5 + number}
+    on = picker(tree)
+    lines = seen(on)
+    assert lines[3].endswith(" s1.1 7.5  G")
+    assert lines[5].endswith(" s1.2 8.5  <- HEAD  G")
+    while on.filter != "labeled":
+        pressed(on, "tab")
+    assert ids(on) == ["b7d0", "c2aa", "d9f1", "e1c7"]  # two branches, and HEAD
+    assert [depth for _, depth, _ in on.rows] == [0, 1, 2, 1]
+    pressed(on, "/", *"s1.2", "enter")
+    assert on.short[on.cursor or ""] == "d9f1"
+
+
 def test_up_and_down_stop_at_the_ends() -> None:
     on = picker()
     for key, at in (("home", 0), ("up", 0), ("down", 1), ("j", 2), ("k", 1), ("end", 6),

@@ -285,6 +285,27 @@ def test_what_has_a_name_forks_is_pinned_or_head_stays() -> None:
     assert [line.split()[4] for line in lines if "..." in line][:2] == ["G*", "G"]
 
 
+@pytest.mark.parametrize(
+    ("thought", "score", "shown"),
+    [
+        ("s1.1.2", 7.5, "s1.1.2 7.5"),
+        ("s1.1.2", None, "s1.1.2"),
+        (None, 0.43129, "0.431"),
+        ("s2.10", 20.0, "s2.10 20"),
+        ("s2.10", 0.001, "s2.10 0.001"),
+        ("s2.10", 1234.5, "s2.10 1,234"),
+        ("s2.10", -0.0, "s2.10 0"),
+    ],
+)
+def test_a_thought_shows_its_name_and_score_after_its_labels(
+    thought: str | None, score: float | None, shown: str
+) -> None:
+    tree = report()
+    tree["messages"][4] |= {"labels": ["good"], "thought": thought, "score": score}
+    line = next(each for each in drawn(tree, 100).split("\n") if "Revenue" in each)
+    assert line.endswith(f"   good  {shown}  <- HEAD")
+
+
 def test_what_follows_a_cut_message_is_told_of_with_it() -> None:
     tree = report()
     tree["messages"] = tree["messages"][:3]

@@ -175,10 +175,10 @@ def test_a_running_answer_is_not_in_the_document(talk: Talk, store: Store) -> No
 def test_a_pin_stays_with_the_cache_it_was_set_in(talk: Talk, store: Store) -> None:
     first = talk.turn("one", "1")
     store.add_label(talk.id, first.id, "1796042051", "pin")
-    store.add_label(talk.id, first.id, "0.5", "score")
+    store.add_label(talk.id, first.id, "s1.1=0.5", "score")
     with memory() as other:
         other.take_in(read(render(store.export(talk.id), "json")))
-        assert [(m.kind, m.value) for m in other.labels(talk.id)] == [("score", "0.5")]
+        assert [(m.kind, m.value) for m in other.labels(talk.id)] == [("score", "s1.1=0.5")]
 
 
 def test_everything_told_about_an_answer_is_in_the_document(talk: Talk, store: Store) -> None:
@@ -269,6 +269,14 @@ BAD: dict[str, Callable[[dict[str, Any]], object]] = {
     ),
     "a label of a kind from nowhere": lambda d: d["labels"].append(
         {"message": d["messages"][0]["id"], "kind": "crown", "value": "x"}
+    ),
+    "two thoughts of one name": lambda d: d["labels"].extend(
+        {"message": message["id"], "kind": "score", "value": value}
+        for message, value in zip(d["messages"], ("s1.1", "s1.1=7"), strict=False)
+    ),
+    "two scores of one message": lambda d: d["labels"].extend(
+        {"message": d["messages"][0]["id"], "kind": "score", "value": value}
+        for value in ("s1.1", "s1.2")
     ),
     "a clock that tells no time": lambda d: d["session"].update(clock="yesterday"),
     "a session used beyond the calendar": lambda d: d["session"].update(used=10**15),

@@ -252,6 +252,25 @@ def test_labels_come_and_go(talk: Talk) -> None:
     assert talk.store.labels(talk.id) == []
 
 
+def test_the_name_of_a_thought_is_of_one_message_in_a_session(talk: Talk) -> None:
+    store = talk.store
+    one, two = talk.turn("one", "1"), talk.turn("two", "2")
+    store.add_label(talk.id, one.id, "s1.1", "score")
+    store.add_label(talk.id, one.id, "s1.1=7", "score")
+    store.add_label(talk.id, two.id, "s1.10=7", "score")
+    for value in ("s1.1", "s1.1=7", "s1.1=0"):
+        with pytest.raises(Refused, match=f"s1.1 is the thought {one.id[:4]} of this session"):
+            store.add_label(talk.id, two.id, value, "score")
+    assert [label.value for label in store.labels(talk.id) if label.message == two.id] == [
+        "s1.10=7"
+    ]
+    store.add_label(talk.id, one.id, "s1.2", "score")
+    store.add_label(talk.id, two.id, "s1.1", "score")
+    fork = store.create_session(clock="c", fork_of=(talk.id, two.id))
+    assert store.labels(fork.id) == []
+    store.add_label(fork.id, one.id, "s1.1", "score")
+
+
 def test_an_open_chat_undoes_and_redoes_from_its_own_head(talk: Talk) -> None:
     """The stored HEAD stays where it is; the chat's branch goes along."""
     first = talk.turn("one", "1")

@@ -11,6 +11,7 @@ from radchat_sessions.errors import Ambiguous, NotFound
 from radchat_sessions.messages import Head
 from radchat_sessions.names import shortest
 from radchat_sessions.refs import point, resolve
+from radchat_sessions.scores import read
 from radchat_sessions.store import Store
 from tests.sessions.talk import Talk, given
 
@@ -120,7 +121,47 @@ def test_a_label_on_two_messages_is_ambiguous(chat: Talk) -> None:
         meant(chat, "good")
 
 
-def test_a_score_is_no_ref(chat: Talk) -> None:
+def test_a_thought_is_a_ref_by_its_name_with_or_without_a_score(chat: Talk) -> None:
+    path = chat.store.path(chat.head)
+    chat.store.add_label(chat.id, path[1].id, "s1.1", "score")
+    chat.store.add_label(chat.id, path[3].id, "s1.1.2=7.5", "score")
+    chat.store.add_label(chat.id, path[5].id, "s1.1.20=0.001", "score")
+    assert meant(chat, "s1.1") == "answer 1"
+    assert meant(chat, "s1.1.2") == meant(chat, f"{chat.name}:s1.1.2") == "answer 2"
+    assert resolve(chat.store, "s1.1.2", chat.id).kind == "thought"
+    for nothing in ("s1.1.2=7.5", "s1", "s1.2", "s1.1.", "s01.1", "S1.1"):
+        with pytest.raises(NotFound):
+            meant(chat, nothing)
+    chat.store.add_label(chat.id, path[7].id, "s1.1")  # a person's own word goes first
+    assert meant(chat, "s1.1") == "answer 4"
+    chat.store.create_branch(chat.id, "s1.1.2", path[7].id)
+    assert meant(chat, "s1.1.2") == "answer 4"
+
+
+@pytest.mark.parametrize(
+    ("value", "means"),
+    [
+        ("s1.1.2=7.5", ("s1.1.2", 7.5)),
+        ("s2.10", ("s2.10", None)),
+        ("s1.1=-3e-2", ("s1.1", -0.03)),
+        ("0.25", (None, 0.25)),
+        ("s1.1=much", ("s1.1", None)),
+        ("s1.1=nan", ("s1.1", None)),
+        ("s1.1=1e999", ("s1.1", None)),
+        ("s1.1=1_0", ("s1.1", None)),
+        ("s1.1=٣", ("s1.1", None)),
+        ("s1=7", (None, None)),
+        ("s1.0", (None, None)),
+        ("s1.1\n", (None, None)),
+        ("best", (None, None)),
+        ("", (None, None)),
+    ],
+)
+def test_what_a_score_says(value: str, means: tuple[str | None, float | None]) -> None:
+    assert read(value) == means
+
+
+def test_a_score_that_names_no_thought_is_no_ref(chat: Talk) -> None:
     chat.store.add_label(chat.id, chat.tip, "best", "score")
     with pytest.raises(NotFound):
         meant(chat, "best")

@@ -47,6 +47,32 @@ def test_labels_head_branches_and_running_answers_keep_messages(talk: Talk) -> N
     assert talk.store.verify() == []
 
 
+def test_a_score_keeps_nothing_and_goes_with_its_message(talk: Talk) -> None:
+    store = talk.store
+    first = talk.turn("one", "1")
+    thoughts = [
+        talk.finish(answer, "x")
+        for answer in talk.begin(
+            "think", answers=[NewAnswer(None), NewAnswer(None)], keep_head=True
+        ).answer_ids
+    ]
+    for number, thought in enumerate(thoughts, 1):
+        store.add_label(talk.id, thought.id, f"s1.{number}=7", "score")
+    last = talk.turn("two", "2")
+    asked = given(thoughts[0].parent)
+    told = store.prune(talk.id, dry_run=True)
+    assert (set(told.messages), told.labels) == ({asked, *(t.id for t in thoughts)}, 0)
+    store.add_label(talk.id, thoughts[1].id, "good")
+    assert store.prune(talk.id, dry_run=True).messages == (thoughts[0].id,)
+    assert store.prune(talk.id).messages == (thoughts[0].id,)
+    assert [label.value for label in store.labels(talk.id)] == ["good", "s1.2=7"]
+    store.remove_label(talk.id, thoughts[1].id)
+    assert set(store.prune(talk.id).messages) == {asked, thoughts[1].id}
+    assert store.labels(talk.id) == []
+    assert {first.id, last.id} < {m.id for m in store.messages(talk.id)}
+    assert store.verify() == []
+
+
 def test_unlabeled_prunes_the_side_branches_on_which_no_label_stands(talk: Talk) -> None:
     store = talk.store
     first = talk.turn("one", "1")
