@@ -171,11 +171,11 @@ def going(*results: dict[str, Any] | RadchatError) -> Iterator[dict[str, Any] | 
 def test_live_a_branch_goes_from_the_device_to_disk(daemon: FakeDaemon, home: Path) -> None:
     busy = Busy("the engine has been in one step for 3 s: try again later")
     many = [row(f"branch-{n:02}", 9, rank=n + 2) for n in range(30)]
-    answers = going(of([row("price", 329, rank=1), *many]), busy, of([GONE, *many]))
+    now: list[dict[str, Any] | RadchatError] = [of([row("price", 329, rank=1), *many])]
     looked = []
 
     def look(_args: dict[str, Any]) -> dict[str, Any] | RadchatError:
-        looked.append(next(answers))
+        looked.append(now[0])
         return looked[-1]
 
     daemon.script["cache.top"] = look
@@ -185,7 +185,9 @@ def test_live_a_branch_goes_from_the_device_to_disk(daemon: FakeDaemon, home: Pa
         assert "  1  G " in terminal.text
         assert "price" in terminal.text
         assert "text" not in terminal.text
+        now[0] = busy
         terminal.wait_for("one step for 3 s")
+        now[0] = of([GONE, *many])
         terminal.wait_for(lambda t: "one step" not in t.text)
         terminal.type("\x1b[F")  # End: what is on disk is the last
         terminal.wait_for(lambda t: "rows 16-31 of 31" in t.text and "  -  D   G>D" in t.text)

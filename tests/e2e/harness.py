@@ -5,7 +5,8 @@ predicate, says so; it fails with the screen in the message.
 
 What was drawn before the text that was waited for is on the screen, what is drawn after it may not
 be yet: wait for what is drawn last. A test that does not, finds out where reads are small:
-``RADCHAT_TEST_READ_BYTES=24 pytest tests/chat`` (then 5).
+``RADCHAT_TEST_READ_BYTES=24 pytest tests/chat`` (then 5). And what is drawn over again may never be
+seen: wait for what stays. ``RADCHAT_TEST_READ_PAUSE=0.3`` finds out, reading late and seldom.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import pyte
 
 ROOT = Path(__file__).resolve().parents[2]
 READ_BYTES = int(os.environ.get("RADCHAT_TEST_READ_BYTES", "65536"))  # at a time, at most
+READ_PAUSE_S = float(os.environ.get("RADCHAT_TEST_READ_PAUSE", "0"))  # before each
 HANGS_UP_S = 1.0  # for a program to end by itself when its terminal goes
 _ASKS_CURSOR = b"\x1b[6n"
 
@@ -148,6 +150,7 @@ class Terminal:
         return False
 
     def _read(self, timeout: float) -> bool:
+        time.sleep(READ_PAUSE_S)
         try:
             data = self.child.read_nonblocking(READ_BYTES, timeout)
         except (pexpect.TIMEOUT, pexpect.EOF):
