@@ -24,6 +24,7 @@ STOPPING = "the daemon is stopping"  # with data {"stopping": true}: nothing was
 MAX_BODY = 64 * 1024 * 1024  # bytes; a loaded file travels in the body
 STREAMS = frozenset(
     {"generate", "models.load", "compact", "program.open", "program.gen"}
+    | {"search.open", "search.ask"}
     | {"cache.save", "cache.load", "cache.warm", "cache.verify"}
 )
 # Answered while the engine computes, while the daemon starts and while it stops; the same in every
@@ -41,6 +42,7 @@ METHODS = (
     | {"branch.advance"}
     | {"program.say", "program.select", "program.fork", "program.drop", "program.show"}
     | {"program.save"}
+    | {"search.score"}
     | {"context"}
     | {"cache.stats", "cache.ls", "cache.tree", "cache.top", "cache.evict", "cache.clear"}
     | {"cache.why", "cache.pin", "cache.unpin"}
@@ -56,6 +58,8 @@ EventName = Literal[
     "delta",  # {"choice", "text", "tokens"}; choice: which of the command's answers, from 0;
     #           tokens: how many it has said so far; "forced": true, if no choice was left
     "reasoning",  # {"choice", "text", "tokens"}
+    "answer",  # of `search.ask`: one ask is stored, with all its answers
+    "failed",  # {"ask", "error"}: of `search.ask`: one is not, and nothing of it is kept
     "message",  # one choice has ended: the shape of `ask --json` for it
     "done",  # the whole result: see `generate`
     "error",  # the shape of errors.RadchatError.to_json()

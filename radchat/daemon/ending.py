@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from radchat.daemon.asked import Asked
@@ -31,14 +32,25 @@ def end(
             store.abandon(choice.id)
         _take_back_branch(store, asked, begun, choice)
         return None
+    return finish(store, asked, choice, reuse)
+
+
+def finish(
+    store: Store,
+    asked: Asked,
+    choice: Heard,
+    reuse: dict[str, Any] | None,
+    more: Mapping[str, Any] | None = None,
+) -> Ended:
+    """A message, whatever there is of it. ``more``: of its extra."""
     counts, cache = choice.counts
     usage = None if counts is None else {**counts, "cache": cache, "reuse": reuse}
-    extra: dict[str, Any] = {"context": asked.limit}
+    extra: dict[str, Any] = {"context": asked.limit, **(more or {})}
     return store.finish(
         choice.id,
         ids=choice.ids,
         parts=choice.parts,
-        finish_reason=STORED[reason],
+        finish_reason=STORED[choice.reason],
         usage=usage,
         timing=choice.timing(asked.asked_at),
         stopped=choice.finished is not None and choice.finished.stopped,

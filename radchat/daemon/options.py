@@ -53,6 +53,13 @@ def sampling_params(options: Mapping[str, Any], loaded: Loaded, most: int | None
     )
 
 
+def checked_params(given: Mapping[str, Any], loaded: Loaded) -> SamplingParams:
+    """Refused here, where the caller's line is known, rather than by the engine."""
+    params = sampling_params(given, loaded, given.get("max_tokens"))
+    params.validate(loaded.model.vocab_size)
+    return params
+
+
 def params_json(params: SamplingParams) -> dict[str, Any]:
     return {
         "temperature": params.temperature,

@@ -40,15 +40,21 @@ class Prepared:
 
 
 def prepare(
-    store: Store, plan: Plan, loaded: Loaded, switches: dict[str, Any], limit: int
+    store: Store,
+    plan: Plan,
+    loaded: Loaded,
+    switches: dict[str, Any],
+    limit: int,
+    past: Past | None = None,
 ) -> Prepared:
     """The ids of the turn's request; InvalidInput where the template refuses the messages.
 
     ``limit``: tokens that the context holds; what can't fit is refused before it is tokenized.
+    ``past``: the path so far, where it has been read already.
     """
     if plan.cut is not None:
         return _prepare_continue(store, plan, plan.cut, loaded, limit)
-    past = Past(store, store.path(plan.parent))
+    past = past or Past(store, store.path(plan.parent))
     fresh = [turn(message.role, message.parts) for message in plan.new]
     settings = Settings(clock=datetime.fromisoformat(plan.place.session.clock), switches=switches)
     try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine
 from datetime import datetime
 from typing import Any
 
@@ -19,7 +19,6 @@ from radchat.daemon.control_methods import ControlMethods
 from radchat.daemon.disk import kept_name
 from radchat.daemon.grammar_asked import GrammarAsked, compiled
 from radchat.daemon.handing import beside
-from radchat.daemon.loaded import Loaded
 from radchat.daemon.program_runs import Generation, Scores, fill_request, hear
 from radchat.daemon.program_saving import Asked, Saved, save
 from radchat.daemon.program_states import Frame, Role
@@ -84,7 +83,7 @@ class ProgramMethods(ControlMethods):
                     Settings(clock=clock, switches=switches),
                     given_options.context_limit(loaded, given),
                 )
-                sampling = given_options.params_json(_params(given, loaded))
+                sampling = given_options.params_json(given_options.checked_params(given, loaded))
                 program = Program(loaded, frame, given, sampling=sampling, cache=cache, jump=jump)
                 self._programs[program.id] = program
                 try:
@@ -151,7 +150,7 @@ class ProgramMethods(ControlMethods):
         asked = {**found.options, **_given(options)}
         if max_tokens is not None:
             asked["max_tokens"] = max_tokens
-        params = _params(asked, found.loaded)
+        params = given_options.checked_params(asked, found.loaded)
         stream = Stream("program.gen")
         name = request or secrets.token_hex(8)
 
@@ -325,13 +324,6 @@ class ProgramMethods(ControlMethods):
 
 def _given(options: Options | None) -> dict[str, Any]:
     return {name: value for name, value in (options or {}).items() if value is not None}
-
-
-def _params(given: Mapping[str, Any], loaded: Loaded) -> SamplingParams:
-    """Refused here, where the caller's line is known, rather than by the engine."""
-    params = given_options.sampling_params(given, loaded, given.get("max_tokens"))
-    params.validate(loaded.model.vocab_size)
-    return params
 
 
 def _usage() -> Usage:

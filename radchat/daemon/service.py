@@ -23,8 +23,10 @@ from radchat.daemon.finding import find_session
 from radchat.daemon.grammar_asked import GrammarAsked
 from radchat.daemon.handing import beside
 from radchat.daemon.opener import Opener
-from radchat.daemon.program_methods import ProgramMethods
 from radchat.daemon.programs import Program
+from radchat.daemon.search_methods import SearchMethods
+from radchat.daemon.search_runs import Asking
+from radchat.daemon.searches import Search
 from radchat.daemon.streams import Running, Stream
 from radchat.daemon.worker import Worker
 from radchat.errors import InvalidInput, RadchatError
@@ -42,7 +44,7 @@ DISK_CLOSE_S = 3.0  # for the KV index; after it nothing is left to do
 EXIT_BROKEN = 70
 
 
-class Service(ProgramMethods):
+class Service(SearchMethods):
     def __init__(
         self,
         places: Places,
@@ -61,6 +63,8 @@ class Service(ProgramMethods):
         self._answers: dict[str, tuple[Answer, Running]] = {}
         self._programs: dict[str, Program] = {}
         self._program_runs: dict[str, set[int | None]] = {}
+        self._searches: dict[str, Search] = {}
+        self._asking: dict[str, Asking] = {}
 
     # -- life ------------------------------------------------------------------------------------
 

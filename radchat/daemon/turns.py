@@ -56,7 +56,7 @@ def _plan_turn(store: Store, place: Place, ask: Generate) -> Plan:
     if ask.branch is not None and store.find_branch(place.session.id, ask.branch) is not None:
         raise UsageError(f"there is a branch {ask.branch} already: choose another name")
     is_fork = ask.branch is not None or ask.at is not None or place.branch is None
-    at = _before_unfinished(store, place.session.id, at)
+    at = before_unfinished(store, place.session.id, at)
     branch = ask.branch or (place.branch if not is_fork else None) or place.last_branch
     plan = Plan(
         place,
@@ -76,7 +76,7 @@ def _keeps_head(store: Store, place: Place, ask: Generate) -> bool:
     return ask.head is not None and not is_stored(store, place)
 
 
-def _before_unfinished(store: Store, session: str, at: str | None) -> str | None:
+def before_unfinished(store: Store, session: str, at: str | None) -> str | None:
     """Nobody speaks into a turn that is being answered: the new turn goes beside it."""
     while at is not None and any(running.parent == at for running in store.running(session)):
         at = store.parent(at)

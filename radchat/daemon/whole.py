@@ -61,10 +61,10 @@ def done(session: Session, requests: Requests) -> dict[str, Any]:
         "parent": bodies[0]["parent"] if len(requests) == 1 else plan.parent,
         "branches": bodies,
         "usage": {
-            **_sums(body["usage"] for body in bodies if body["usage"] is not None),
-            **_sums({name: body["usage"][name] for name in READ} for body in read),
+            **sums(body["usage"] for body in bodies if body["usage"] is not None),
+            **sums({name: body["usage"][name] for name in READ} for body in read),
         },
-        "cache": _sums(body["cache"] for body in read),
+        "cache": sums(body["cache"] for body in read),
         "timing": _timing([body["timing"] for body in bodies]),
         "head": _head(requests[0], bodies[0]["branch"], bodies[0]["message"]),
         "context": {"used": _used(requests), "limit": requests[0].asked.limit},
@@ -84,7 +84,7 @@ def _read(request: Listening) -> dict[str, Any] | None:
     return next((body for body in told if body["usage"] is not None), None)
 
 
-def _sums(counts: Iterable[dict[str, int]]) -> dict[str, int]:
+def sums(counts: Iterable[dict[str, int]]) -> dict[str, int]:
     total: dict[str, int] = {}
     for each in counts:
         for name, number in each.items():
