@@ -31,6 +31,7 @@ class Waiting(NamedTuple):
     matched: int  # tokens that need not be run
     priority: Priority
     is_overdue: bool
+    is_worn: bool = False  # put back too often
 
 
 def queue_order(
@@ -77,4 +78,13 @@ def _lpm_key(entry: Waiting, now: float, tokens_per_s: float) -> tuple[float, ..
         return (0, *_arrival(entry))
     age = math.floor(math.log2(1 + waited / (PATIENCE * service)))
     rate = entry.matched / length
-    return (1, entry.priority, -age, -entry.matched, -rate, service, *_arrival(entry))
+    return (
+        1,
+        entry.priority,
+        not entry.is_worn,
+        -age,
+        -entry.matched,
+        -rate,
+        service,
+        *_arrival(entry),
+    )

@@ -50,7 +50,7 @@ class Running:
     def renew(self) -> None:
         """A new step: nothing is lent yet, nobody followed, and the tables have grown."""
         for choice in self.choices:
-            choice.lent = self.own_priority(choice)
+            choice.lent = choice.request.priority
             choice.followers = 0
         self._forget_sums()
 
@@ -62,27 +62,26 @@ class Running:
 
     # -- priorities ---------------------------------------------------------------------------
 
-    def own_priority(self, choice: Choice) -> Priority:
-        """Also of one that waits: whoever was put back too often counts as foreground."""
-        if choice.retractions >= self._options.max_retractions:
-            return Priority.FOREGROUND
-        return choice.request.priority
+    def is_worn(self, choice: Choice) -> bool:
+        """Put back too often, also where it waits: it runs when no other is in its way."""
+        return choice.retractions >= self._options.max_retractions
 
-    def own_or_lent(self, choice: Choice) -> Priority:
-        return min(choice.lent, self.own_priority(choice))
+    def has_others(self, priority: Priority) -> bool:
+        """Whether any run that one of this priority, which is worn, waits for."""
+        if priority is Priority.FOREGROUND:
+            return bool(self.choices)
+        return len(self.choices) > self.num_rivals(Priority.FOREGROUND)
 
     def by_priority(self) -> dict[Priority, list[Choice]]:
         result: dict[Priority, list[Choice]] = {priority: [] for priority in Priority}
         for choice in self.choices:
-            result[self.own_or_lent(choice)].append(choice)
+            result[choice.lent].append(choice)
         return result
 
     def num_rivals(self, priority: Priority) -> int:
         """How many run with this priority or before it: those that count against its places."""
         if priority not in self._rivals:
-            self._rivals[priority] = sum(
-                self.own_or_lent(other) <= priority for other in self.choices
-            )
+            self._rivals[priority] = sum(other.lent <= priority for other in self.choices)
         return self._rivals[priority]
 
     def victim(self) -> Choice:
@@ -105,7 +104,7 @@ class Running:
         return more + sum(max(least, min(page, each.rows)) for each in self.choices) <= most
 
     def _newness(self, choice: Choice) -> tuple[Priority, int]:
-        return self.own_or_lent(choice), choice.admitted
+        return choice.lent, choice.admitted
 
     # -- the device's memory ------------------------------------------------------------------
 

@@ -8,8 +8,9 @@ again what has not changed; it decides nothing.
 What it holds:
   - a request starts after at most ``max_passed`` later arrivals of its priority (a background
     request: ``BACKGROUND_PATIENCE`` times as many) have been admitted before it;
-  - a request is put back at most ``max_retractions`` times: after that it is admitted only when
-    nothing else runs, counts as foreground, and whoever comes later is put back before it;
+  - a request is put back at most ``max_retractions`` times: worn, it is admitted only when nothing
+    else runs, and whoever comes later is put back before it. In the background that holds among
+    those of the background: the foreground never waits for it;
   - a step runs at most ``chunk_tokens`` tokens of prompts, in chunks that end on a page's edge;
   - a step that the device had no memory for has not happened: the newest are put back, not counted
     against them, until the rest fits half of its rows (``step_limit.py``).
@@ -133,7 +134,7 @@ class Scheduler:
 
     def _goes_over_pins(self, choice: Choice) -> bool:
         """Not while it fits beside the pins: computed anew it is not in its own way."""
-        is_patient = choice.retractions < self._options.max_retractions
+        is_patient = not self.running.is_worn(choice)
         return not (is_patient and self._cache.fits_beside_pins(len(choice.ids)))
 
     def _retract(self, choice: Choice, *, counts: bool = True) -> None:
@@ -191,7 +192,7 @@ class Scheduler:
             elif entry.is_overdue:
                 may_admit = False  # nobody else goes before it
             else:
-                background_blocked |= entry.priority is Priority.FOREGROUND
+                background_blocked |= entry.is_worn or entry.priority is Priority.FOREGROUND
 
     def _may_fit(self) -> bool:
         """False if nobody can be admitted now: all places are taken, or all were tried in vain
@@ -206,13 +207,12 @@ class Scheduler:
     def _ordered(self, now: float) -> list[Waiting]:
         entries = []
         for choice in self.waiting:
-            priority = self.running.own_priority(choice)
+            priority = choice.request.priority
             patience = 1 if priority is Priority.FOREGROUND else BACKGROUND_PATIENCE
-            overdue = (
-                choice.passed >= self._options.max_passed * patience
-                or choice.retractions >= self._options.max_retractions
-            )
-            entries.append(Waiting(choice, self._matched(choice), priority, overdue))
+            worn = self.running.is_worn(choice)
+            overdue = choice.passed >= self._options.max_passed * patience
+            overdue |= worn and priority is Priority.FOREGROUND
+            entries.append(Waiting(choice, self._matched(choice), priority, overdue, worn))
         options = self._options
         return queue_order(entries, options.policy, now, self._prefill_speed(), options.seed)
 
@@ -235,7 +235,7 @@ class Scheduler:
         if leader is None:
             return False
         leader.followers += 1
-        self.running.lend(leader, self.running.own_priority(choice))
+        self.running.lend(leader, choice.request.priority)
         return True
 
     def _try(
@@ -246,14 +246,14 @@ class Scheduler:
         ``admitted``: those of this step. Nobody is put back in the step that admits him.
         """
         choice = entry.choice
-        if self.running and choice.retractions >= self._options.max_retractions:
+        if entry.is_worn and self.running.has_others(entry.priority):
             return False
         self._show_shared(entry)
         while not self._has_room(entry) or not self._lease(choice, over_pins=over_pins):
             behind = [
                 other
                 for other in self.running
-                if self.running.own_or_lent(other) > entry.priority and other not in admitted
+                if other.lent > entry.priority and other not in admitted
             ]
             if not behind:
                 return False  # nobody who could be put back for it

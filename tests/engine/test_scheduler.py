@@ -498,19 +498,51 @@ def test_the_newest_background_request_is_put_back_first() -> None:
     drain(engine)
 
 
-def test_after_its_last_retraction_a_request_runs_to_its_end() -> None:
+@pytest.mark.parametrize("priority", list(Priority))
+def test_after_its_last_retraction_a_request_runs_to_its_end(priority: Priority) -> None:
     options = SchedulerOptions(max_retractions=1, growth_tokens=0)
     engine = scripted_engine(pool_tokens=16 * 14, options=options)
     for number in range(5):
-        priority = BACKGROUND if number % 2 else Priority.FOREGROUND
         engine.submit(ask(f"{number}", prompt(number, 30), 100, priority))
     events: list[Event] = []
     while engine.has_work():
         events += engine.step()
         alive = [*engine._scheduler.running, *engine._scheduler.waiting]
         assert all(choice.retractions <= 1 for choice in alive)
+    assert engine.stats()["retractions"] > 0
     for number in range(5):
         assert output(events, f"{number}") == solo(prompt(number, 30), 100)
+
+
+@pytest.mark.parametrize("policy", ["lpm", "fcfs"])
+def test_a_chat_never_waits_for_the_background_however_often_that_was_put_back(
+    policy: str,
+) -> None:
+    """More thoughts than fit, and a person who asks again and again: each answer begins in the next
+    step, or in the one after where somebody has just been put back, and misses none.
+    """
+    options = SchedulerOptions(policy=policy, max_retractions=1)
+    engine = scripted_engine(pool_tokens=400, options=options)
+    head = list(prompt(0, 100))
+    thoughts = [array("I", [*head, *prompt(1 + number, 20)]) for number in range(12)]
+    for number, ids in enumerate(thoughts):
+        engine.submit(ask(f"{number}", ids, 60, BACKGROUND))
+    events = engine.step()
+    chats = most = 0
+    while engine.has_work():
+        chat = f"chat {chats}"
+        engine.submit(ask(chat, prompt(100 + chats, 100), 4))
+        chats += 1
+        steps = [engine.step() for _ in range(12)]
+        said = [len(output(new, chat)) for new in steps]
+        assert said[:4] == [1] * 4 or said[:5] == [0, 1, 1, 1, 1]
+        events += [event for new in steps for event in new]
+        waiting = engine._scheduler.waiting
+        most = max([most, *(choice.retractions for choice in waiting)])
+    assert most >= options.max_retractions
+    for number, ids in enumerate(thoughts):
+        assert output(events, f"{number}") == solo(ids, 60)
+    engine.check_idle()
 
 
 def test_a_prompt_longer_than_the_pool_or_the_context_is_refused_with_both_numbers() -> None:

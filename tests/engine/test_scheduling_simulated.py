@@ -51,16 +51,17 @@ def test_first_tokens_come_in_two_fifths_of_the_time_and_in_a_rush_the_last_no_l
 
 
 def test_in_a_small_pool_the_order_also_saves_tokens_and_put_backs() -> None:
-    """Missed: a mean of 0.4 over all, background included; it is 0.5 to 0.7 (of those who wait
-    0.3 to 0.5).
+    """Not by much, but for the put-backs: in either order no chat waits for the background, which
+    was most of what this order saved before that was so.
     """
     load = mixed(0, 30.0)
     fcfs, lpm = times(load, "fcfs", 0.4), times(load, "lpm", 0.4)
-    assert lpm["front_mean_s"] <= 0.4 * fcfs["front_mean_s"]
-    assert lpm["mean_s"] <= 0.55 * fcfs["mean_s"]
+    assert fcfs["front_mean_s"] <= 8.0  # 18 where a worn background request counts as foreground
+    assert lpm["front_mean_s"] <= 0.95 * fcfs["front_mean_s"]
+    assert lpm["mean_s"] <= 0.85 * fcfs["mean_s"]
     assert lpm["p99_s"] <= 1.0 * fcfs["p99_s"]
     assert lpm["hit_rate"] > fcfs["hit_rate"]
-    assert lpm["retractions"] < fcfs["retractions"]
+    assert lpm["retractions"] < 0.2 * fcfs["retractions"]
 
 
 def test_a_simulation_repeats_itself() -> None:
