@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from radchat import config
+from radchat.config import Config
 from radchat.daemon.answering import Answer
 from radchat.daemon.arguments import Generate, Options
 from radchat.daemon.awake import awake_time
@@ -26,6 +27,7 @@ from radchat.paths import Places
 from radchat.protocol import Event, Where
 from radchat_sessions.store import Store
 from tests.e2e.tiny_models import converted
+from tests.scripted import Script, ScriptedOpener
 
 WHERE: Where = {"terminal": "t1", "folder": "/tmp"}
 GREEDY: Options = {"temperature": 0, "max_tokens": 5}
@@ -66,11 +68,17 @@ class StumblingStore(Store):
 
 class Machine:
     """What the service asks of a machine. Memory: ``free`` bytes less what engines have; with a
-    ``gpu``, that one's own counts instead.
+    ``gpu``, that one's own counts instead. ``script``: what is loaded on it answers by that.
     """
 
-    def __init__(self, free: int | None = None, gpu: Hardware | None = None) -> None:
+    def __init__(
+        self,
+        free: int | None = None,
+        gpu: Hardware | None = None,
+        script: Script | None = None,
+    ) -> None:
         self.free = free
+        self.script = script
         self.gpu = None if gpu is None else lambda *_: gpu
         self.now: float | None = None  # None: the real time
         self.taken: Callable[[], int] = lambda: 0
@@ -103,7 +111,7 @@ class House:
             settings,
             available=None if self.machine.gpu else self.machine.available,
             clock=self.machine.clock,
-            opener=Opener(settings, self.machine.gpu),
+            opener=_opener(settings, self.machine),
         )
         self.machine.taken = lambda: sum(
             each.num_bytes - each.promised for each in self.service._engines.all
@@ -200,6 +208,12 @@ async def house(root: Path, machine: Machine | None = None, **env: str) -> Async
         yield made
     finally:
         await made.service.close()
+
+
+def _opener(settings: Config, machine: Machine) -> Opener:
+    if machine.script is None:
+        return Opener(settings, machine.gpu)
+    return ScriptedOpener(settings, machine.script)
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:

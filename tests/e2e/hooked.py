@@ -29,6 +29,16 @@ class Hooked:
         part.write_text(json.dumps(offsets))
         part.replace(self._folder / "clocks")
 
+    def answers_by(self, script: str) -> None:
+        """From the next daemon on its models answer by ``module:function`` (tests/scripted.py)."""
+        (self._folder / "script").write_text(script)
+
+    def dies_at(self, moment: str, count: int = 1) -> None:
+        """The daemon that runs, or the next one, is killed there (hooked_daemon.py)."""
+        part = self._folder / "die.part"
+        part.write_text(f"{moment} {count}")
+        part.replace(self._folder / "die")
+
     def hold(self, moment: str) -> None:
         """From now on answers wait there (hooked_daemon.py)."""
         part = self._folder / "hold.part"

@@ -4,7 +4,8 @@
 process gets SIGKILL, there and then. FOLDER/clocks holds JSON
 ``{"awake": S, "boot": S, "wall": S}``: seconds that those clocks are off. While FOLDER/hold is
 there, answers wait where it says: at ``submit``, each known by a file ``at-REQUEST``, or the
-engines after the first ``words``.
+engines after the first ``words``. FOLDER/script names a script by which its models answer
+(tests/scripted.py): ``module:function``.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from radchat.daemon.desk import Desk, EphemeralStore
 from radchat.daemon.engines import Engines
 from radchat.daemon.handing import Sink
 from radchat.daemon.main import serve
+from radchat.daemon.opener import Opener
 from radchat.daemon.pin_book import PinBook, boot_time
 from radchat.daemon.service import Service
 from radchat.daemon.worker import Worker
@@ -74,6 +76,16 @@ class Hooks:
 
     def arrive(self, request: str) -> None:
         (self._folder / f"at-{request}").touch()
+
+    def opener(self, settings: Config) -> Opener | None:
+        try:
+            name = (self._folder / "script").read_text()
+        except FileNotFoundError:
+            return None
+        sys.path.append(str(Path(__file__).parents[2]))  # behind the sources that it runs
+        from tests import scripted
+
+        return scripted.ScriptedOpener(settings, scripted.named(name))
 
     def clock(self, name: str, true: Callable[[], float]) -> Callable[[], float]:
         def told() -> float:
@@ -184,7 +196,10 @@ def hooked(hooks: Hooks) -> Callable[[Places, Config], Service]:
             self._desk = HookedDesk(places)
             self._pins = PinBook(hooks.clock("boot", boot_time))
             self._worker = HookedWorker(_ended)
-            self._engines = HookedEngines(places, settings, self._worker, clock=awake)
+            opener = hooks.opener(settings)
+            self._engines = HookedEngines(
+                places, settings, self._worker, clock=awake, opener=opener
+            )
 
     return HookedService
 
