@@ -15,12 +15,14 @@ from radchat.models import registry
 if TYPE_CHECKING:
     from radchat.daemon.answering import Answer
     from radchat.daemon.programs import Program
+    from radchat.daemon.searches import Search
     from radchat.daemon.streams import Running
 
 
 class ControlMethods(DiskMethods):
     _answers: dict[str, tuple[Answer, Running]]  # by request
     _programs: dict[str, Program]  # that are open
+    _searches: dict[str, Search]  # likewise
 
     async def status(self) -> dict[str, Any]:
         loaded, loading = self._engines.loaded, self._engines.loading
@@ -35,6 +37,7 @@ class ControlMethods(DiskMethods):
             "waiting": sum(one["waiting"] for one in stats),
             "answers": len(self._answers),
             "programs": len(self._programs),
+            "searches": len(self._searches),
             "loading": None
             if loading is None
             else {

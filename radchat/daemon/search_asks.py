@@ -10,6 +10,7 @@ score label until it has a score.
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -17,12 +18,12 @@ from radchat.daemon import options
 from radchat.daemon.arguments import Options
 from radchat.daemon.grammar_asked import GrammarAsked
 from radchat.daemon.prepared import Prepared, prepare
-from radchat.daemon.search_found import THOUGHT
 from radchat.daemon.searches import MOST_GOING, Search
 from radchat.daemon.turns import Plan
 from radchat.engine.request import MAX_CHOICES, Ids, SamplingParams
 from radchat.errors import InvalidInput, RadchatError, context_overflow
 from radchat_sessions.messages import NewMessage
+from radchat_sessions.scores import is_thought
 
 if TYPE_CHECKING:
     from radchat.daemon.loaded import Loaded
@@ -61,7 +62,14 @@ def check(search: Search, asks: Sequence[Ask]) -> list[SamplingParams]:
             f"and {search.going:,} are on their way)",
             field="asks",
         )
-    return [_check(search, ask, f"asks[{index}]") for index, ask in enumerate(asks)]
+    params = [_check(search, ask, f"asks[{index}]") for index, ask in enumerate(asks)]
+    names = Counter(name for ask in asks for name in ask.get("names") or ())
+    for name, num in names.items():
+        if num > 1:
+            raise InvalidInput(
+                f"asks: {name} is the name of one thought, not of {num}", field="asks"
+            )
+    return params
 
 
 def _check(search: Search, ask: Ask, name: str) -> SamplingParams:
@@ -79,8 +87,9 @@ def _check(search: Search, ask: Ask, name: str) -> SamplingParams:
         require(ask.get("grammar") is None, "grammar", "texts that are given are held to none")
     if names is not None:
         require(len(names) == num, "names", f"want {num}, one an answer (got {len(names)})")
-        are_names = all(THOUGHT.fullmatch(each) for each in names)
-        require(are_names, "names", "want names of thoughts, s1.1.2 say")
+        own = f"s{search.number}."
+        are_names = all(is_thought(each) and each.startswith(own) for each in names)
+        require(are_names, "names", f"want names of thoughts of this search, {own}1 say")
     _check_extra(search, ask, require)
     given = {key: value for key, value in (ask.get("options") or {}).items() if value is not None}
     require("num_ctx" not in given, "options.num_ctx", "the context is the whole search's")
@@ -108,6 +117,12 @@ def extra_of(search: Search, ask: Ask) -> dict[str, Any]:
 
 
 # -- on the desk -----------------------------------------------------------------------------------
+
+
+def require_free(search: Search, names: Sequence[str]) -> None:
+    for name in names:
+        if search.store.thoughts(search.session, name):
+            raise InvalidInput(f"{name} is a thought of this session already", field="names")
 
 
 def prepared(

@@ -7,15 +7,15 @@ is somebody else's JSON: what is no such thing is of no search.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from radchat_sessions import scores
 from radchat_sessions.messages import Label, Message
+from radchat_sessions.scores import Score
 
-NAME = re.compile(r"s[1-9]\d{0,8}")
-THOUGHT = re.compile(rf"{NAME.pattern}(\.[1-9]\d{{0,5}}){{0,64}}")  # s1.1.2
+NAME = re.compile(r"s[1-9][0-9]{0,8}")
 
 
 def numbered(of: Message | str) -> int | None:
@@ -42,21 +42,11 @@ def of_search(messages: Iterable[Message], number: int) -> list[Message]:
 
 
 def found_json(messages: Sequence[Message], labels: Iterable[Label]) -> list[dict[str, Any]]:
-    scores = {each.message: scored(each.value) for each in labels if each.kind == "score"}
-    return [_message_json(message, *scores.get(message.id, (None, None))) for message in messages]
+    scored = scores.by_message(labels)
+    return [_message_json(each, scored.get(each.id, scores.NO_SCORE)) for each in messages]
 
 
-def scored(label: str) -> tuple[str, float | None]:
-    """``s1.1.2=7.5`` as a thought's name and its score."""
-    name, _, value = label.partition("=")
-    try:
-        score = float(value)
-    except ValueError:
-        return name, None
-    return name, score if math.isfinite(score) else None
-
-
-def _message_json(message: Message, name: str | None, score: float | None) -> dict[str, Any]:
+def _message_json(message: Message, score: Score) -> dict[str, Any]:
     """``tokens``: that the model generated for it."""
     logprob = message.extra.get("logprob")
     return {
@@ -65,8 +55,8 @@ def _message_json(message: Message, name: str | None, score: float | None) -> di
         "role": message.role,
         "text": message.text,
         "extra": dict(message.extra),
-        "name": name,
-        "score": score,
+        "name": score.name,
+        "score": score.number,
         "choice": message.choice,
         "finish_reason": message.finish_reason,
         "tokens": (message.usage or {}).get("output_tokens") or 0,

@@ -26,7 +26,6 @@ MAX_SEARCHES = 64
 
 
 class SearchMethods(ProgramMethods):
-    _searches: dict[str, Search]  # that are open
     _asking: dict[str, Asking]  # by request
 
     def search_open(

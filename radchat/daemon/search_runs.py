@@ -10,11 +10,10 @@ import secrets
 import time
 from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from radchat.daemon import options, reuse, telling
+from radchat.daemon import reuse, telling
 from radchat.daemon.asked import Asked
 from radchat.daemon.desk import Desk
 from radchat.daemon.disk import Disk, kept_name
@@ -24,68 +23,27 @@ from radchat.daemon.heard import Heard
 from radchat.daemon.outgoing import unexpected
 from radchat.daemon.prepared import Prepared
 from radchat.daemon.program_runs import hear
-from radchat.daemon.search_asks import Ask, extra_of, num_answers, prepared, said_ids
-from radchat.daemon.search_saving import logprob_of, save
+from radchat.daemon.search_asks import Ask, extra_of, num_answers, prepared, require_free, said_ids
+from radchat.daemon.search_going import GIVEN_UP, NOBODY, NOTHING, Going, give
+from radchat.daemon.search_saving import save
 from radchat.daemon.searches import Search
-from radchat.daemon.whole import READ, sums
+from radchat.daemon.whole import sums
 from radchat.daemon.worker import Worker
 from radchat.engine.request import Event as EngineEvent
 from radchat.engine.request import (
     Finished,
     FinishReason,
-    Ids,
     Priority,
     Request,
     SamplingParams,
-    Span,
     Started,
     Tokens,
-    Usage,
 )
 from radchat.errors import Interrupted, RadchatError
 from radchat.protocol import Event
-from radchat_sessions.messages import BegunAnswer
 
 if TYPE_CHECKING:
     from radchat.engine.grammars import Compiled
-
-NOBODY = BegunAnswer("", None)  # an answer that is not in the store yet
-NOTHING = options.usage_json(Usage(0, 0, 0))
-GIVEN_UP = "cancelled: nothing of this is kept"
-
-
-@dataclass(eq=False)
-class Going:
-    """An ask on its way. ``requests``: one, or, where nothing may be shared, one an answer; none
-    where the answers were given.
-    """
-
-    number: int
-    ask: Ask
-    asked: Asked  # with the first request
-    requests: Sequence[Request]
-    choices: list[Heard]
-    left: int  # choices that have not ended
-    spans: Sequence[Span] = ()  # where the prompt's KV came from
-
-    @property
-    def trouble(self) -> RadchatError | None:
-        """Why it has not all its answers."""
-        reasons = [choice.reason for choice in self.choices]
-        if FinishReason.ERROR in reasons:
-            why = self.choices[reasons.index(FinishReason.ERROR)].error
-            return RadchatError(why or "the engine could not go on with this")
-        return Interrupted(GIVEN_UP) if FinishReason.ABORT in reasons else None
-
-    def counts(self) -> tuple[dict[str, int], dict[str, int]]:
-        """Usage and tiers: a prompt counts once for all that is drawn from it."""
-        each = [counts for choice in self.choices if (counts := choice.counts)[0] is not None]
-        step = len(self.choices) // max(1, len(self.requests))
-        read = [each[index] for index in range(0, len(each), step)] if self.requests else []
-        usage = sums([NOTHING[0], *(counts for counts, _ in each if counts)])
-        once = sums([{name: counts[name] for name in READ} for counts, _ in read if counts])
-        tiers = sums([NOTHING[1], *(tiers for _, tiers in read if tiers)])
-        return {**usage, **once}, tiers
 
 
 class Asking:
@@ -147,6 +105,7 @@ class Asking:
         search, ask, params = self._search, self._asks[number], self._params[number]
         loaded, says = search.loaded, ask.get("says")
         extra = extra_of(search, ask)
+        await self._desk.run(lambda: require_free(search, ask.get("names") or ()))
         made = await self._desk.run(lambda: prepared(search, ask["at"], ask["text"], extra))
         grammar = ask.get("grammar")
         under = None if grammar is None else await self._compiled(grammar, made)
@@ -187,7 +146,7 @@ class Asking:
             lambda: [said_ids(loaded, made, text, search.limit) for text in says]
         )
         for choice, text, own in zip(choices, says, ids, strict=True):
-            _give(choice, text, own)
+            give(choice, text, own)
         return Going(number, ask, asked, (), choices, 0)
 
     def _split(self, num: int) -> list[tuple[int, int]]:
@@ -301,16 +260,9 @@ class Asking:
             )
         )
         self._keep(going)
-        usage, cache = going.counts()
-        self._totals = sums([self._totals[0], usage]), sums([self._totals[1], cache])
-        body = {
-            "ask": going.number,
-            "user": user,
-            "outputs": [_output(choice, asked) for choice in going.choices],
-            "usage": usage,
-            "cache": cache,
-            "seed": asked.request.params.seed if going.requests else None,
-        }
+        body = going.body(user)
+        usage, cache = self._totals
+        self._totals = sums([usage, body["usage"]]), sums([cache, body["cache"]])
         self._say(Event("answer", body))
 
     async def _reuse(self, going: Going) -> dict[str, Any] | None:
@@ -337,27 +289,3 @@ class Asking:
     def _fail(self, number: int, error: Exception) -> None:
         told = error if isinstance(error, RadchatError) else unexpected("search.ask", error)
         self._say(Event("failed", {"ask": number, "error": told.to_json()}))
-
-
-def _give(choice: Heard, text: str, ids: Ids) -> None:
-    """An answer that was given as text: the model drew nothing of it."""
-    choice.ids.extend(ids)
-    choice.text = text
-    usage = Usage(0, 0, 0)
-    choice.finished = Finished("", choice.index, FinishReason.STOP, "", len(ids), False, usage)
-    choice.ended_at = time.monotonic()
-
-
-def _output(choice: Heard, asked: Asked) -> dict[str, Any]:
-    assert choice.finished is not None
-    usage = choice.finished.usage
-    return {
-        "message": choice.id,
-        "text": choice.text,
-        "reasoning": choice.reasoning or None,
-        "finish_reason": choice.reason.value,
-        "tokens": usage.output_tokens,
-        "forced_tokens": usage.forced_tokens,
-        **logprob_of(choice, asked),
-        **choice.judged,
-    }

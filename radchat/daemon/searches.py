@@ -30,6 +30,7 @@ from radchat.daemon.past import Past
 from radchat.daemon.search_found import found_json, last_number, numbered, of_search
 from radchat.daemon.turns import before_unfinished
 from radchat.errors import Busy, InvalidInput, NotFound, UsageError
+from radchat_sessions.errors import NotFound as StoreNotFound
 from radchat_sessions.messages import Message, NewMessage, Session
 from radchat_sessions.names import auto_name
 from radchat_sessions.store import Store
@@ -283,4 +284,5 @@ class Search:
     def forget(self) -> None:
         """A search that says nothing in the session made for it leaves none behind."""
         if self._made is not None and not self.store.message_ids(self._made):
-            self.store.remove(self._made)
+            with contextlib.suppress(StoreNotFound):  # somebody has removed it
+                self.store.remove(self._made)

@@ -45,6 +45,10 @@ class Open:
     async def ids(self, message: str) -> list[int]:
         return list(await self.on_desk(lambda store: store.ids(message)))
 
+    async def message(self, message: str) -> Message:
+        found: Message = await self.on_desk(lambda store: store.message(message))
+        return found
+
     async def stored(self) -> list[Message]:
         def look(store: Store) -> list[Message]:
             return store.messages(self.session)
