@@ -7,7 +7,7 @@ stored before they are told: what was told is there, whatever happens to this pr
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from radchat.wire import EventStream
 
 Notice = Callable[[str], None]
+MOST_AT_ONCE = 1024  # answers that a search may have on their way in the daemon
 OnDelta = Callable[[int, int, str], None]  # which ask, which of its answers, its next piece
 
 
@@ -32,6 +33,10 @@ class Ask:
     names: Sequence[str] | None = None  # one an answer: its label
     says: Sequence[str] | None = None  # the answers, where the model isn't asked for them
     extra: Mapping[str, Any] = field(default_factory=dict)  # kept with the user's message
+
+    @property
+    def num_answers(self) -> int:
+        return self.n if self.says is None else len(self.says)
 
     @property
     def most(self) -> int:
@@ -127,6 +132,17 @@ class DaemonAsks:
 
     def ask(self, asks: Sequence[Ask], on_delta: OnDelta) -> list[Answer | Failed]:
         """Ended early (Ctrl+C), it closes the stream: what has not ended is not stored."""
+        found: list[Answer | Failed] = []
+        for part in _parts(asks):
+            begin = len(found)
+
+            def tell(number: int, choice: int, text: str, begin: int = begin) -> None:
+                on_delta(begin + number, choice, text)
+
+            found += self._ask(part, tell)
+        return found
+
+    def _ask(self, asks: Sequence[Ask], on_delta: OnDelta) -> list[Answer | Failed]:
         found: dict[int, Answer | Failed] = {}
         body = [ask.wire() for ask in asks]
         with self._client.stream("search.ask", search=self.opened["search"], asks=body) as stream:
@@ -159,6 +175,18 @@ class DaemonAsks:
     def close(self) -> None:
         with contextlib.suppress(OSError):
             self._stream.close()
+
+
+def _parts(asks: Sequence[Ask]) -> Iterator[Sequence[Ask]]:
+    """As many at once as the daemon takes."""
+    begin = num = 0
+    for number, ask in enumerate(asks):
+        num += ask.num_answers
+        if num > MOST_AT_ONCE and number > begin:
+            yield asks[begin:number]
+            begin, num = number, ask.num_answers
+    if begin < len(asks):
+        yield asks[begin:]
 
 
 def _answer(data: Mapping[str, Any]) -> Answer:

@@ -28,7 +28,7 @@ class Thought:
     score: float | None = None
     values: list[float] = field(default_factory=list)  # what its score is the mean of; votes for it
     tokens: int = 0  # that the model said
-    eval_tokens: int = 0  # that judging it took; of a vote, on the thought it was about the next of
+    side_tokens: int = 0  # besides: its rating; proposals for the next, votes on them, doubles
     logprob: float | None = None  # of all its tokens
     why: str | None = None  # it is dead
     children: list[Thought] = field(default_factory=list)
@@ -39,6 +39,11 @@ class Thought:
     def path(self) -> list[Thought]:
         """From the first thought to this one; of the root none."""
         return [] if self.parent is None else [*self.parent.path(), self]
+
+    @property
+    def place(self) -> str:
+        """Its name within its search: 1.2; of the root none."""
+        return self.name.partition(".")[2]
 
     @property
     def depth(self) -> int:
@@ -68,7 +73,7 @@ class Thought:
             "status": self.status,
             "message": self.message,
             "tokens": self.tokens,
-            "eval_tokens": self.eval_tokens,
+            "side_tokens": self.side_tokens,
             "why": self.why,
             "children": [child.json() for child in self.children],
         }
