@@ -229,18 +229,21 @@ class Finder(Generic[M]):
 
 
 def cuts(snapshot: Snapshot, held: Mapping[str, Held], doomed: set[str]) -> list[tuple[Ids, int]]:
-    """Paths and where the part of them that belongs to ``doomed`` messages begins.
+    """Paths and where the part of them that belongs to ``doomed`` messages alone begins.
 
     What follows a doomed message is doomed: one path an end, from the first that goes.
     """
     starts: dict[int, int] = {}  # of the doomed messages that end in a node
+    stays: dict[int, int] = {}  # how far others use the node they end in; those above have children
     ends: list[Match] = []
-    for message in doomed & held.keys():
-        mine = held[message]
+    for message, mine in held.items():
         assert mine.match.node is not None
         node = mine.match.node.id
-        starts[node] = min(starts.get(node, mine.start), mine.start)
-        ends.append(mine.match)
+        if message in doomed:
+            starts[node] = min(starts.get(node, mine.start), mine.start)
+            ends.append(mine.match)
+        else:
+            stays[node] = max(stays.get(node, 0), mine.match.end)
     covered: set[int] = set()
     found = []
     for match in sorted(ends, key=lambda match: -match.end):
@@ -249,7 +252,10 @@ def cuts(snapshot: Snapshot, held: Mapping[str, Held], doomed: set[str]) -> list
             continue
         path = [node.id for node in snapshot.up(match.node)]
         covered.update(path)
-        found.append((snapshot.ids(match), min(starts[n] for n in path if n in starts)))
+        start = min(starts[n] for n in path if n in starts)
+        start = max(start, *(stays.get(n, 0) for n in path))
+        if start < match.end:
+            found.append((snapshot.ids(match), start))
     return found
 
 

@@ -241,7 +241,7 @@ class PrefixCache:
         return self._tree.evict(num_pages)
 
     def forget(self, ids: Ids, start: int, namespace: str = "") -> int:
-        """Evict what is cached of ``ids`` from ``start`` on, in whole pages; returns pages freed.
+        """Evict what is cached of ``ids`` from ``start`` on, to the token; returns pages freed.
 
         What a live request relies on stays, what is pinned, and what other paths continue.
         """

@@ -198,8 +198,8 @@ class RadixTree:
             self.order.rejoin(loose)
 
     def forget(self, node: Node, start: int) -> int:
-        """Cut the path that ends with ``node`` back to ``start``, in whole pages. Returns the pages
-        freed. It ends at what a request relies on, at what is pinned and at what others continue.
+        """Cut the path that ends with ``node`` back to ``start``. Returns the pages freed. It ends
+        at what a request relies on, at what is pinned and at what others continue.
         """
         num_freed = 0
         for each, freed in self.forgettable(node, start, {}):
@@ -207,6 +207,9 @@ class RadixTree:
                 self.order.remove(each)
             self.cut(each, freed)
             num_freed += freed
+        last = next((each for each in path_up(node) if each.start < start), None)
+        if last is not None and last.end > start:
+            self._trim(last, start)
         return num_freed
 
     def forgettable(
@@ -253,6 +256,17 @@ class RadixTree:
             self.pinned -= freed
         else:
             self.evictable -= freed
+
+    def _trim(self, node: Node, end: int) -> None:
+        """The same of what an unlocked leaf has behind ``end`` in its last page, which stays."""
+        if node.lock_ref or node.pins or node.children:
+            return
+        self.generation += 1
+        if self.on_evict is not None:
+            self.on_evict(node, end)
+        self.open.pop(node.pages[-1], None)
+        node.tokens = node.tokens[: (end - node.start) * ID_BYTES]
+        node.end = end
 
     def nodes(self) -> Iterator[Node]:
         """All nodes but the roots, a parent before its children."""

@@ -239,10 +239,43 @@ def test_cuts_forget_what_follows_a_message_and_nothing_else(store: Counting, se
     after = held_of(store, talk.id, Snapshot(cache, "tok"))
     for each, mine in before.items():
         left = after.get(each, Held()).device
-        if each in doomed:  # but for what siblings say too, and the rest of a page
-            assert left < cache.page_size
+        if each in doomed:  # but for what siblings say too
+            assert left <= 2
         else:
             assert left == mine.device
+
+
+def test_a_message_whose_first_words_another_says_takes_none_of_its_with_it(
+    store: Counting,
+) -> None:
+    """It was never read by a model: the other's node is not cut where it ends."""
+    dice, cache = random.Random(3), PrefixCache(200)
+    talk = Talk(store, dice)
+    stays = talk.turn()
+    own = ids_of(store, stays)
+    put(cache, own)
+    prompt = store.message(stays).prompt
+    assert prompt is not None
+    begun = store.begin(
+        talk.id,
+        parent=store.message(stays).parent,
+        prompt=prompt,
+        answers=[NewAnswer(None)],
+        expected=stays,
+    )
+    start = store.prompt(prompt).length
+    said = array("I", [*own[start : start + 7], 99, 99])
+    going = store.finish(
+        begun.answer_ids[0], ids=said, parts=[text_part("x")], finish_reason="stop"
+    ).message.id
+    held = held_of(store, talk.id, Snapshot(cache, "tok"))
+    assert held[going].device == 7
+    for ids, start in cuts(Snapshot(cache, "tok"), held, {going}):
+        cache.forget(ids, start)
+    assert cache.match_len(own) == len(own)
+    for ids, start in cuts(Snapshot(cache, "tok"), held, {going, stays}):
+        cache.forget(ids, start)
+    assert cache.match_len(own) == store.prompt(prompt).length
 
 
 def test_common_ids_finds_the_first_difference() -> None:
