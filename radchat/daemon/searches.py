@@ -267,11 +267,11 @@ class Search:
 
     def used(self, extra: Mapping[str, Any]) -> None:
         """Something of it is stored: its session is named, and is the current one from now on."""
-        if self._is_used:
-            return
         problem = dict(extra.get("search") or {}).get("problem")
         if self._made is not None and isinstance(problem, str):
             self.store.suggest_name(self.session, auto_name(problem))
+        if self._is_used:
+            return
         where = self._opening.where
         self.store.use(
             self.session,

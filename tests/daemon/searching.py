@@ -20,7 +20,8 @@ class Open:
     def __init__(self, home: House, stream: Stream, init: dict[str, Any]) -> None:
         self.home, self.stream, self.init = home, stream, init
         self.id, self.session = str(init["search"]), str(init["session"])
-        self.engine = home.service._searches[self.id].loaded.engine
+        self.inside = home.service._searches[self.id]
+        self.engine = self.inside.loaded.engine
 
     def extra(self, **more: Any) -> dict[str, Any]:
         return {"search": {"number": self.init["number"], **more}}
@@ -39,8 +40,7 @@ class Open:
         return {**answer, "messages": [each["message"] for each in answer["outputs"]]}
 
     async def on_desk(self, work: Any) -> Any:
-        search = self.home.service._searches[self.id]
-        return await self.home.service._desk.run(lambda: work(search.store))
+        return await self.home.service._desk.run(lambda: work(self.inside.store))
 
     async def ids(self, message: str) -> list[int]:
         return list(await self.on_desk(lambda store: store.ids(message)))
@@ -58,8 +58,7 @@ class Open:
 
     def computed(self) -> int:
         """Tokens the model has run, by its own count."""
-        loaded = self.home.service._searches[self.id].loaded
-        return int(loaded.model.decoder.tokens_computed)
+        return int(self.inside.loaded.model.decoder.tokens_computed)
 
 
 @contextlib.asynccontextmanager

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import threading
 from array import array
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from radchat.daemon.body import check_arguments
-from radchat.errors import Busy, InvalidInput, NotFound, UsageError
+from radchat.daemon.search_asks import prepared, said_ids
+from radchat.errors import Busy, ContextOverflow, InvalidInput, NotFound, UsageError
 from radchat.protocol import Event
 from tests.daemon.programs import program
 from tests.daemon.searching import search
@@ -128,7 +130,7 @@ def test_texts_that_are_given_are_answers_with_ids_and_cost_nothing(tmp_path: Pa
             assert s.computed() == ran
             assert (body["usage"]["output_tokens"], body["seed"]) == (0, None)
             assert [out["text"] for out in body["outputs"]] == says
-            tokenizer = home.service._searches[s.id].loaded.tokenizer
+            tokenizer = s.inside.loaded.tokenizer
             user = await s.ids(body["user"])
             for text, message in zip(says, body["messages"], strict=True):
                 alone = tokenizer.encode_text(text, user)
@@ -144,6 +146,25 @@ def test_texts_that_are_given_are_answers_with_ids_and_cost_nothing(tmp_path: Pa
     run(main())
 
 
+def test_a_text_that_is_given_where_the_model_reasons_first_ends_its_reasoning(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with house(tmp_path) as home, search(home) as s:
+            made = await s.on_desk(lambda _: prepared(s.inside, None, "think"))
+            loaded = s.inside.loaded
+            opened = replace(made, opens_reasoning=True)
+            form = loaded.template.facts.form
+            for text in ("so", "12"):
+                plain, ended = (said_ids(loaded, each, text, 999) for each in (made, opened))
+                assert loaded.tokenizer.decode(plain) == text
+                assert loaded.tokenizer.decode(ended) == form.close_mark + text
+            with pytest.raises(ContextOverflow):
+                said_ids(loaded, made, "so", len(made.ids) + 1)
+
+    run(main())
+
+
 def test_scores_are_the_mean_log_probabilities_and_leave_nothing(tmp_path: Path) -> None:
     async def main() -> None:
         async with house(tmp_path) as home, search(home) as s:
@@ -151,7 +172,7 @@ def test_scores_are_the_mean_log_probabilities_and_leave_nothing(tmp_path: Path)
             (out,) = body["outputs"]
             assert (await s.message(out["message"])).extra["logprob"] == out["logprob"]
             user = await s.ids(body["user"])
-            tokenizer = home.service._searches[s.id].loaded.tokenizer
+            tokenizer = s.inside.loaded.tokenizer
             said = (await s.ids(out["message"]))[len(user) :]
             assert list(tokenizer.encode_text(out["text"], user)) == said, "no other way to say it"
             before = len(await s.stored())
@@ -211,6 +232,7 @@ def test_what_is_cut_off_leaves_nothing_and_what_had_ended_stays(tmp_path: Path,
                 assert "short" in texts
                 assert "for long" not in texts
                 assert await home.running() == 0
+                assert s.inside.going == 0
             await until(lambda: home.service._searches == {})
             assert home.service._asking == {}
             s.engine.check_idle()
@@ -367,7 +389,7 @@ def test_a_search_is_found_again_and_goes_on_with_the_same_ids(tmp_path: Path) -
             async with search(home, system="You think.", only_terminal=True) as s:
                 root = s.asked("first", n=2, names=["s1.1", "s1.2"], options=HOT)
                 root["extra"] = s.extra(problem="make twenty four of these", settings={"depth": 2})
-                (first,) = named(await s.events(root, s.asked("beside")), "answer")[:1]
+                (first,) = named(await s.events(s.asked("beside", says=["a"]), root), "answer")[1:]
                 thoughts = [out["message"] for out in first["outputs"]]
                 await s.ask("rate", thoughts[0], options={"temperature": 0, "logprobs": 0})
                 await s.on_desk(
@@ -513,9 +535,7 @@ def test_thoughts_are_on_disk_where_what_has_no_branch_is(tmp_path: Path, persis
             async with search(home) as s:
                 body = await s.ask("a problem that is worth a few pages of the cache " * 4, n=2)
                 ids = [array("I", await s.ids(each)) for each in body["messages"]]
-                blocks = home.service._disk.blocks(
-                    home.service._searches[s.id].loaded.model.fingerprint
-                )
+                blocks = home.service._disk.blocks(s.inside.loaded.model.fingerprint)
             await home.service.models_unload()
             assert blocks is not None
             kept = [sum(end - start for start, end in blocks.spans(i.tobytes())) for i in ids]
