@@ -211,9 +211,9 @@ def _run(numbers: Sequence[int]) -> str:
     return f"{numbers[0]}-{numbers[-1]}" if len(numbers) > 1 else str(numbers[0])
 
 
-def shared_line(num: int, done: dict[str, Any]) -> str:
+def shared_line(num: int, done: dict[str, Any], what: str = "branch") -> str:
     """`4 branches · shared 8,371 tokens computed once · new 212`, from what was measured."""
-    line = counted(num, "branch")
+    line = counted(num, what)
     shared = done.get("shared")
     if not shared:
         return line

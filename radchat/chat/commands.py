@@ -29,6 +29,7 @@ SLASHES = (
     Slash("editor", "[TEXT]", "write in your editor, then send it (also Ctrl+G)"),
     Slash("retry", "[K]", "another answer; K of them"),
     Slash("what-if", '"TEXT" "TEXT"', "several at once; you stay here", ("whatif",)),
+    Slash("vote", "[-N K] TEXT", "K answers, and what most say; also --extract HOW"),
     Slash("edit", "[REF [TEXT]]", "say an earlier turn differently"),
     Slash("continue", "", "go on with a cut-off answer"),
     Slash("undo", "[N]", "go back N turns", ("rewind",)),
@@ -60,7 +61,7 @@ HABITS = {  # of other chats and shells, and what does that here
     "label": "in /tree l labels a message; in a shell `radchat branch label`",
 }
 LEAST_PREFIX = 2  # letters of a command that is meant if no other begins so
-MANY_LINES = frozenset(("/what-if", "/whatif"))  # the others are said in one line
+MANY_LINES = frozenset(("/what-if", "/whatif", "/vote"))  # the others are said in one line
 BY_WORD = {word: slash for slash in SLASHES for word in (slash.name, *slash.aliases)}
 
 KEYS = (

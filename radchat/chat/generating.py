@@ -19,12 +19,13 @@ if TYPE_CHECKING:
     from radchat.chat.repl import Chat
 
 
-def generate(chat: Chat, *, typed: str = "", **args: Any) -> None:
+def generate(chat: Chat, *, typed: str = "", view: View | None = None, **args: Any) -> None:
     """One turn, from where this chat stands; its HEAD follows, also where it ends in an error:
     what came so far is kept by the daemon, or found again by the next one. ``typed``: what is
-    offered again where nothing was begun, if it is not the turn's text.
+    offered again where nothing was begun, if it is not the turn's text. ``view``: of what is no
+    turn.
     """
-    view, was = _view(chat, args), chat.head
+    view, was = view or _view(chat, args), chat.head
     try:
         client = chat.settled()
         payload = _payload(chat, args)
@@ -66,9 +67,10 @@ def _payload(chat: Chat, args: Mapping[str, Any]) -> dict[str, Any]:
     return payload
 
 
-def _view(chat: Chat, args: Mapping[str, Any]) -> View:
+def how_shown(chat: Chat) -> dict[str, Any]:
+    """What a view is made of."""
     host = chat.host
-    shown: dict[str, Any] = {
+    return {
         "out": sys.stdout,
         "err": sys.stderr,
         "note": host.note,
@@ -82,9 +84,12 @@ def _view(chat: Chat, args: Mapping[str, Any]) -> View:
         "at_end": chat.prompt.take,
         "standing": chat.standing,
     }
+
+
+def _view(chat: Chat, args: Mapping[str, Any]) -> View:
     if is_many(args):
-        return many_view(args, host, chat.ready, shown, command="/")
-    return View(**shown)
+        return many_view(args, chat.host, chat.ready, how_shown(chat), command="/")
+    return View(**how_shown(chat))
 
 
 def _offer(chat: Chat, args: Mapping[str, Any], typed: str) -> None:

@@ -18,7 +18,7 @@ from radchat.wire import EventStream
 HEADED = frozenset(
     {"tree", "log", "fork", "switch", "undo", "redo", "branch.list", "context"}
     | {"cache.evict", "cache.why", "cache.pin", "cache.unpin"}
-    | {"sessions.export"}
+    | {"sessions.export", "branch.advance"}
 )
 
 

@@ -75,10 +75,11 @@ VALUE_OPTIONS = frozenset(
         "--save",
     )
 )
-# where one of these is a plain flag
+# where one of these is a plain flag, and where another is one of these
 FLAGS = {"daemon": frozenset(("-f",))}
+VALUES = {"vote": frozenset(("--extract",))}
 # the commands that take an option whose value may be left out; elsewhere `-r` is a plain flag
-TALKING = frozenset(("chat", "ask"))
+TALKING = frozenset(("chat", "ask", "vote"))
 OPTIONAL: dict[str, frozenset[str]] = {
     "-r": TALKING,
     "--resume": TALKING,
@@ -146,10 +147,17 @@ def _hoist(argv: list[str]) -> tuple[list[str], list[str]]:
             i += 1
         else:
             rest.append(word)
-            if word in VALUE_OPTIONS - FLAGS.get(rest[0], frozenset()) and i < len(argv):
+            if _takes_value(rest[0], word) and i < len(argv):
                 rest.append(argv[i])
                 i += 1
     return options, rest
+
+
+def _takes_value(command: str, word: str) -> bool:
+    """Whether the next word is this option's value."""
+    if word in VALUES.get(command, ()):
+        return True
+    return word in VALUE_OPTIONS and word not in FLAGS.get(command, ())
 
 
 def _command(words: list[str]) -> Line:
@@ -248,7 +256,7 @@ def _fill_optional(command: str, words: list[str]) -> list[str]:
             i += given
         else:
             out.append(word)
-            if word in VALUE_OPTIONS and i < len(words):
+            if _takes_value(command, word) and i < len(words):
                 out.append(words[i])
                 i += 1
     return out

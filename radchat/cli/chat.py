@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,6 +16,9 @@ from radchat.cli.choose_model import choose
 from radchat.cli.generation import Generation, generation_flags
 from radchat.cli.talk import talk
 from radchat.errors import InvalidInput, UsageError
+
+if TYPE_CHECKING:
+    from radchat.chat.repl import Chat
 
 PICK = 10  # sessions offered by a bare -r
 
@@ -69,7 +72,16 @@ def chat(
             raw=generation.raw,
             arguments=arguments,
         )
-        return Chat(cli, start).run()
+        return Chat(cli, start, more=PROGRAMS).run()
+
+
+def _vote(chat: Chat, rest: str) -> None:
+    from radchat.programs.vote_in_chat import vote
+
+    vote(chat, rest)
+
+
+PROGRAMS = {"vote": _vote}  # slash commands that are programs: a chat is below them
 
 
 def _one_turn(

@@ -16,6 +16,7 @@ from radchat.cli.argv import GLOBAL_FLAGS, GLOBAL_VALUES, OPTIONAL
 from radchat.cli.table import ALIASES, BY_NAME, GLOBAL_OPTIONS
 
 _CHOICES = re.compile(r"\[?([a-z0-9-]+(?:\|[a-z0-9-]+)+)\]?")
+_WORDS = re.compile(r"(?:^|\|)([a-z-]+:?)(?=[A-Z|]|$)")  # `REGEX|json:PATH|last-line`
 _WANTS = (  # what a metavar asks for; several may fit
     ("refs", re.compile(r"\bREF\b")),
     ("sessions", re.compile(r"\b(?:SESSION|ID)\b")),
@@ -194,6 +195,9 @@ def _of(command: str, parameter: Any, index: int, current: str) -> Wanted:
     choices = _CHOICES.fullmatch(metavar)
     if choices:
         return Wanted([Candidate(word) for word in choices[1].split("|")], prefix=current)
+    if "|" in metavar and (words := _WORDS.findall(metavar)):
+        found = [Candidate(word, more=word.endswith(":")) for word in words]
+        return Wanted(found, prefix=current)
     if command == "branch" and parameter.name in ("rename", "delete"):
         return Wanted(kinds=("branches",) if index == 0 else (), prefix=current)
     if command in ("config get", "config set", "config unset") and parameter.name == "name":

@@ -9,7 +9,7 @@ from radchat.errors import UsageError
 
 # commands of the manual that this version does not have: never words for the model
 LATER = frozenset((
-    "think", "tot", "search", "vote", "agent",
+    "think", "tot", "search", "agent",
     "serve",
 ))  # fmt: skip
 # a word, and the commands it may mean; what followed it stands in the place of {}

@@ -48,6 +48,7 @@ COMMANDS = (
     Entry("prune", _CLI + "sessions_kept:prune", BRANCHES, "delete what no name reaches"),
     Entry("sessions", _CLI + "sessions:sessions_app", LOOK, "ls, search, export, import, rm, ..."),
     Entry("cache", _CLI + "cache:cache_app", LOOK, "stats, ls, top, why, pin, save, load, warm"),
+    Entry("vote", _CLI + "vote:vote", PROGRAMS, "many answers; the one that most of them give"),
     Entry("run", _CLI + "run:run", PROGRAMS, "a Python file with an @program; result as JSON"),
     Entry("daemon", _CLI + "daemon:daemon_app", MACHINE, "start, stop, restart, status, logs"),
     Entry("bench", _CLI + "bench:bench", MACHINE, "what reuse is worth here, measured in a minute"),

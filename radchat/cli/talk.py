@@ -59,23 +59,43 @@ def talk(
     payload = {**cli.here(), **args}
     if form == "stream-json":
         return _lines(cli, payload, extract=extract)
-    shown: dict[str, Any] = {
+    shown = {
+        **how_shown(cli, form, raw=raw),
+        "streams": streams and not extract,
+        "part": (lambda text: _block(cli, text)) if extract else None,
+        "dims_forced": _dims(cli) if show_forced else False,
+        "continues": continues(args),
+    }
+    view = _many(cli, args, shown) if is_many(args) else View(**shown)
+    answer = follow(cli, payload, view, form)
+    if form == "text" and args["kind"] != "what-if":
+        cli.moved(answer.done, was)
+    check_output(answer.branches)
+    if form == "json":
+        whole = answer.branches[0] if one and answer.branches else answer.done
+        cli.data({**whole, **_extracted(answer, extract), "warnings": answer.warnings})
+    return answer
+
+
+def how_shown(cli: Cli, form: str, *, raw: bool) -> dict[str, Any]:
+    """What a view is made of, by the streams and the options of this command line."""
+    is_watched = form == "text" and is_terminal(sys.stderr) and not cli.quiet
+    return {
         "out": sys.stdout,
         "err": sys.stderr,
         "note": cli.note,
         "status": cli.status,
-        "streams": streams and not extract,
-        "part": (lambda text: _block(cli, text)) if extract else None,
         "shows_text": form == "text",
-        "shows_reasoning": form == "text" and is_terminal(sys.stderr) and not cli.quiet,
-        "shows_footer": form == "text" and is_terminal(sys.stderr) and not cli.quiet,
+        "shows_reasoning": is_watched,
+        "shows_footer": is_watched,
         "paints": cli.paints(sys.stderr),
         "columns": cli.error_columns,
         "renders": shows_markdown(cli, raw=raw),
-        "dims_forced": _dims(cli) if show_forced else False,
-        "continues": _continues(args),
     }
-    view = _many(cli, args, shown) if is_many(args) else View(**shown)
+
+
+def follow(cli: Cli, payload: Mapping[str, Any], view: View, form: str) -> Answer:
+    """The call's events, shown to their end; raises what ended it before, Ctrl+C too."""
     cli.status("connecting")
     try:
         with cli.client.stream("generate", **payload) as events:
@@ -87,12 +107,6 @@ def talk(
         raise
     if view.is_cancelled:
         raise _cancelled(cli, view, form)
-    if form == "text" and args["kind"] != "what-if":
-        cli.moved(answer.done, was)
-    check_output(answer.branches)
-    if form == "json":
-        whole = answer.branches[0] if one and answer.branches else answer.done
-        cli.data({**whole, **_extracted(answer, extract), "warnings": answer.warnings})
     return answer
 
 
@@ -102,7 +116,7 @@ def _many(cli: Cli, args: Mapping[str, Any], shown: Mapping[str, Any]) -> View:
     return many_view(args, cli, lambda: cli.client, shown)
 
 
-def _continues(args: Mapping[str, Any]) -> str | None:
+def continues(args: Mapping[str, Any]) -> str | None:
     """What to type to go on with a cut-off answer. None: nothing, where it would be said elsewhere:
     an ephemeral session is never the current one of a command that keeps what is said.
     """

@@ -41,6 +41,11 @@ class Tally:
         self._lost.add(choice)
 
     @property
+    def answers(self) -> dict[int, str | None]:
+        """By sample, of those that are whole."""
+        return dict(sorted(self._given.items()))
+
+    @property
     def num_whole(self) -> int:
         return len(self._given)
 

@@ -21,13 +21,23 @@ SHARED = {"tokens": 8371, "cached": 0, "computed": 8371, "new": 212}
 class Speakers:
     """``generate`` of the scripted daemon goes on as this is told; ``cancel`` is obeyed."""
 
-    def __init__(self, daemon: FakeDaemon, texts: Sequence[str], *, samples: int = 0) -> None:
-        """``samples``: so many answers to the one text, or to one that was there."""
+    def __init__(
+        self,
+        daemon: FakeDaemon,
+        texts: Sequence[str],
+        *,
+        samples: int = 0,
+        named: bool = True,
+    ) -> None:
+        """``samples``: so many answers to the one text, or to one that was there; ``named``: each
+        on a branch.
+        """
         self.names = [text.split()[0] for text in texts] or ["main"]
         if samples:
             self.names = [f"{self.names[0]}-{i + 1}" for i in range(samples)]
         self._texts = list(texts) * (samples or 1) if texts else [None] * samples
         self._is_one = bool(samples)
+        self._branches = self.names if named else [None for _ in self.names]
         self.said = ["" for _ in self.names]
         self.head = {"branch": "main", "message": long("d9f1")}  # stays
         self.limit = 8192  # of the context
@@ -48,14 +58,14 @@ class Speakers:
         rows = [
             {"choice": i, "branch": name, "message": self._message(i), "user": self._user(i),
              "text": self._texts[i]}
-            for i, name in enumerate(self.names)
+            for i, name in enumerate(self._branches)
         ]  # fmt: skip
         return Event(
             "init",
             {"request": "r1", "session": long("e7f2"), "name": "report-q3", "branch": "main",
              "parent": long("d9f1"), "user": self._user(0),
              "messages": [row["message"] for row in rows], "branches": rows,
-             "model": "tiny", "dtype": "fp32", "context": 8192},
+             "model": "tiny", "dtype": "fp32", "context": 8192, "head": self.head},
         )  # fmt: skip
 
     def _message(self, choice: int) -> str:
@@ -86,17 +96,18 @@ class Speakers:
         for choice in range(len(self.names)):
             self.say(choice, f"{self.names[choice]} {text}")
 
-    def end(self, choice: int, reason: str = "stop") -> None:
+    def end(self, choice: int, reason: str = "stop", **more: Any) -> None:
         """The last of them ends it all."""
         self._left.discard(choice)
         is_none = reason in ("abort", "error") and not self.said[choice]
         body = {
             "session": long("e7f2"), "message": None if is_none else self._message(choice),
-            "parent": self._user(choice), "branch": self.names[choice], "choice": choice,
+            "parent": self._user(choice), "branch": self._branches[choice], "choice": choice,
             "model": "tiny", "dtype": "fp32", "text": self.said[choice],
             "finish_reason": reason, "usage": usage(output=12),
             "cache": {"device": 1180, "host": 0, "disk": 0, "computed": 31},
             "timing": {"first_token_s": 0.04, "total_s": 1.0, "tokens_per_s": 20.0},
+            **more,
         }  # fmt: skip
         self._bodies[choice] = body
         self.event("message", **body)

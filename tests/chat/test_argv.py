@@ -94,7 +94,7 @@ def test_a_mistyped_command_is_never_a_prompt(typed: list[str], hint: str) -> No
         ("resume report", "`radchat chat -r report`"),
         ("why d9f1", "`radchat cache why d9f1`"),
         ("-m tiny status", "`radchat daemon status`"),
-        ("vote main 1", "`radchat vote` is not there yet"),
+        ("agent main 1", "`radchat agent` is not there yet"),
         ("think 'do it' 'do not'", "`radchat think` is not there yet"),
         ("think of a number from one to ten", "`radchat think` is not there yet"),
         ("serve --port 1", "`radchat serve` is not there yet"),
@@ -169,7 +169,8 @@ def test_every_option_that_takes_a_value_is_known_to_the_line_parser() -> None:
     for name, command in group.commands.items():  # type: ignore[attr-defined]
         for param in _params(command):
             if param.param_type_name == "option" and not param.is_flag and param.nargs == 1:
-                missing = [o for o in param.opts if o not in known]
+                own = argv.VALUES.get(name, frozenset())
+                missing = [o for o in param.opts if o not in known | own]
                 assert not missing, (name, missing)
 
 
@@ -181,6 +182,7 @@ def test_a_flag_is_not_taken_for_an_option_with_a_value() -> None:
         for whole, command in subcommands(name):
             flags = {o for p in command.params if getattr(p, "is_flag", False) for o in p.opts}
             taken = argv.VALUE_OPTIONS - argv.FLAGS.get(name, frozenset())
+            taken |= argv.VALUES.get(name, frozenset())
             assert not flags & taken, whole
     assert argv.parse(["daemon", "logs", "-f", "--json"]).argv == ["--json", "daemon", "logs", "-f"]
 

@@ -56,6 +56,8 @@ KINDS = {
     "stop": "models",
     "pull": "sources files",
     "ask -f": "files",
+    "vote --extract": "",
+    "vote --at": "refs",
     "ask -f a.md -f": "files",
     "--config": "files",
     "config get": "settings",
@@ -88,6 +90,7 @@ def test_choices_are_offered_where_the_help_names_them() -> None:
     assert words("ask --think") == ["off", "low", "medium", "high"]
     assert words("--color") == ["auto", "always", "never"]
     assert words("completion") == ["bash", "zsh"]
+    assert words("vote --extract") == ["json:", "last-number", "last-line"]
     assert "ls" in words("sessions")
     assert words("sessions ls") == []
     assert {"chat", "tree", "checkout", "ps"} <= set(words(""))

@@ -356,8 +356,9 @@ def test_what_only_looks_like_a_command_is_a_message(text: str) -> None:
 
 def test_every_slash_command_has_an_action_and_a_line_of_help() -> None:
     from radchat.chat.actions import ACTIONS
+    from radchat.cli.chat import PROGRAMS
 
-    assert set(ACTIONS) == {slash.name for slash in commands.SLASHES}
+    assert {*ACTIONS, *PROGRAMS} == {slash.name for slash in commands.SLASHES}
     words = "\n".join(commands.help_lines())
     assert all(f"/{word}" in words for word in commands.BY_WORD)
     assert all(len(line) <= 90 for line in commands.help_lines())

@@ -14,6 +14,7 @@ from radchat.errors import UsageError
 from radchat.programs.extracting import Extraction, extraction, last_number, number, same
 from radchat.programs.matcher import MOST_GIVEN_UP, Matcher
 from radchat.programs.vote import Row, Tally, is_decided
+from radchat.programs.vote_in_chat import Asked, parse
 
 STORY = "First 3 boxes.\nThen 12 more, so 3 + 12 = 15.\n\nThe answer is 15.\n"
 
@@ -281,3 +282,29 @@ def test_each_way_says_what_is_missing_where_there_is_none() -> None:
         found: Extraction = extraction(how)
         assert (found.what, found.is_whole) == (what, False)
     assert extraction(None).is_whole
+
+
+# -- in a chat -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("typed", "asked"),
+    [
+        ("why?", Asked("why?")),
+        ("-N 4 why?", Asked("why?", 4)),
+        ("--early-stop -N=4 --show-all\nwhy\nso?", Asked("why\nso?", 4, None, True, True)),
+        ("--extract 'is (.+)' -5 + 3?", Asked("-5 + 3?", extract="is (.+)")),
+        ('--extract="a b" 3 -N 4', Asked("3 -N 4", extract="a b")),
+        ("--extract \\d+' so?", Asked("so?", extract="\\d+'")),
+    ],
+)
+def test_options_come_before_the_text(typed: str, asked: Asked) -> None:
+    assert parse(typed) == asked
+
+
+@pytest.mark.parametrize(
+    "typed", ["", "-N x y", "-N 0 y", "--bogus y", "--extract last-line", "-N 4"]
+)
+def test_what_asks_nothing_is_told_how(typed: str) -> None:
+    with pytest.raises(UsageError, match=r"/vote \[-N K\]"):
+        parse(typed)
