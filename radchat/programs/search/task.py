@@ -31,7 +31,7 @@ SETTINGS = (
     *("depth", "branch", "beam", "n_eval", "stop_score", "thought_tokens", "temperature"),
 )
 _NUMBER = re.compile(r"\s*(?:\d+[.)]|[-*•])\s+")
-_PROMPTS = ("opening", "step", "propose", "value", "vote", "answer")
+_PROMPTS = ("opening", "step", "first", "propose", "value", "vote", "answer")
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,8 @@ class Task:
     source: str = ""  # the file it is from
 
     opening: str = "{problem}"  # above the first prompt of a branch
-    step: str = prompts.STEP
+    step: str = ""
+    first: str = ""  # instead of it where there is no thought yet
     propose: str = prompts.PROPOSE
     value: str = prompts.VALUE
     vote: str = prompts.VOTE
@@ -100,7 +101,10 @@ class Task:
         return self.step_text(problem, ())
 
     def step_text(self, problem: str, thoughts: Thoughts) -> str:
-        return self._opened(self.step, problem, thoughts, len(thoughts) + 1)
+        prompt = self.step or prompts.STEP
+        if not thoughts:
+            prompt = self.first or self.step or prompts.FIRST
+        return self._opened(prompt, problem, thoughts, len(thoughts) + 1)
 
     def propose_text(self, problem: str, thoughts: Thoughts, count: int) -> str:
         return self._opened(self.propose, problem, thoughts, len(thoughts) + 1, count=count)

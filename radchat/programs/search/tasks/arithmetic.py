@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from functools import cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 GOAL = Fraction(24)
@@ -105,7 +105,8 @@ def _number(text: str) -> Fraction | None:
         return None
 
 
-def after(left: Sequence[Fraction], text: str) -> Step | None:
+@lru_cache(maxsize=4096)
+def after(left: Left, text: str) -> Step | None:
     """The step that a text says, where it is right about what is ``left``."""
     for step in read_step(text):
         rest = Counter(left)

@@ -51,7 +51,7 @@ def numbers_of(problem: str) -> Left | None:
 
 def taken(problem: str, thoughts: Sequence[str]) -> list[Step] | None:
     """The thoughts as steps; None: one is none, or is wrong about what is left."""
-    left: Sequence[Fraction] | None = numbers_of(problem)
+    left = numbers_of(problem)
     found: list[Step] = []
     for thought in thoughts:
         step = None if left is None else after(left, thought)
