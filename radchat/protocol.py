@@ -42,7 +42,7 @@ METHODS = (
     | {"branch.advance"}
     | {"program.say", "program.select", "program.fork", "program.drop", "program.show"}
     | {"program.save"}
-    | {"search.score"}
+    | {"search.score", "search.mark", "search.release"}
     | {"context"}
     | {"cache.stats", "cache.ls", "cache.tree", "cache.top", "cache.evict", "cache.clear"}
     | {"cache.why", "cache.pin", "cache.unpin"}

@@ -24,7 +24,7 @@ from radchat.daemon.grammar_asked import GrammarAsked
 from radchat.daemon.handing import beside
 from radchat.daemon.opener import Opener
 from radchat.daemon.programs import Program
-from radchat.daemon.search_methods import SearchMethods
+from radchat.daemon.search_marks import SearchMarks
 from radchat.daemon.search_runs import Asking
 from radchat.daemon.searches import Search
 from radchat.daemon.streams import Running, Stream
@@ -44,7 +44,7 @@ DISK_CLOSE_S = 3.0  # for the KV index; after it nothing is left to do
 EXIT_BROKEN = 70
 
 
-class Service(SearchMethods):
+class Service(SearchMarks):
     def __init__(
         self,
         places: Places,

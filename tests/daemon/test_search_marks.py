@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from radchat.chat.tree_rows import kv_cell
 from radchat.daemon.arguments import Generate, Options
-from radchat.errors import NotFound, UsageError
+from radchat.errors import InvalidInput, NotFound, UsageError
 from radchat.protocol import Event
+from tests.daemon.searching import Open, search
 from tests.daemon.services import LONG, WHERE, House, house, named, notices, run
 
 WORDS: Options = {"seed": 7, "max_tokens": 6, "temperature": 1.5}
@@ -304,5 +307,190 @@ def test_an_open_chats_branch_goes_on_and_takes_the_stored_head_along_only_from_
             undone = await service.undo(WHERE, head=chat)
             assert undone["branch"] == "main"
             assert (await tree(home))["branch"] == "aside"
+
+    run(main())
+
+
+# -- what a search has judged ----------------------------------------------------------------------
+
+HOT: Any = {"temperature": 2, "seed": 5}
+
+
+async def rows_of(home: House, session: str, **args: Any) -> dict[str, dict[str, Any]]:
+    told = await home.service.tree(WHERE, session=session, show_cache=True, **args)
+    return {row["id"]: row for row in told["messages"]}
+
+
+async def begins_like(s: Open, ids: list[int], message: str) -> int:
+    """How many of these ids another message's path has."""
+    pairs = zip(ids, await s.ids(message), strict=False)
+    return len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)))
+
+
+async def thoughts(s: Open, at: str | None = None, *, n: int = 3) -> list[str]:
+    """Thoughts, each rated twice: as a search has them."""
+    found: list[str] = (await s.ask("what is the next step", at, n=n, options=HOT))["messages"]
+    asks = [s.asked("rate this step", each, n=2, options=HOT) for each in found]
+    assert named(await s.events(*asks), "failed") == []
+    return found
+
+
+def test_scores_are_set_all_at_once_or_none(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path) as home, search(home) as s:
+            service = home.service
+            names = ["s1.1", "s1.2", "s1.3"]
+            one, two, three = (await s.ask("think", n=3, names=names, options=HOT))["messages"]
+            done = await service.search_mark(s.id, {one: "s1.1=7.5", two: "s1.2=0.001"})
+            assert done == {"marked": 2}
+            told = await rows_of(home, s.session)
+            assert [(told[m]["thought"], told[m]["score"]) for m in (one, two, three)] == [
+                ("s1.1", 7.5), ("s1.2", 0.001), ("s1.3", None),
+            ]  # fmt: skip
+            with pytest.raises(UsageError, match=f"s1.2 is the thought {two[:4]}"):
+                await service.search_mark(s.id, {one: "s1.1=1", three: "s1.2=1"})
+            with pytest.raises(NotFound, match="no message ffffffff"):
+                await service.search_mark(s.id, {one: "s1.1=1", "f" * 32: "s1.9=1"})
+            for value in ("7.5", "best", "s1", "s2.1=7", "s1.1=", "s1.1=nan", "s1.1=7=8"):
+                with pytest.raises(InvalidInput, match=r"want s1\.1 or s1\.1=7\.5"):
+                    await service.search_mark(s.id, {two: "s1.2=1", one: value})
+            again = await rows_of(home, s.session)
+            assert [again[m]["score"] for m in (one, two, three)] == [7.5, 0.001, None]
+            with pytest.raises(NotFound, match="no search"):
+                await service.search_mark("0" * 16, {})
+
+    run(main())
+
+
+def test_what_is_pruned_leaves_the_device_to_the_token_and_what_lives_stays(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path) as home, search(home) as s:
+            first = await thoughts(s)
+            deeper = await thoughts(s, first[0])
+            live = await rows_of(home, s.session)
+            assert all(kv_cell(row) == "G" for row in live.values()), "each reports its KV"
+            free = s.engine.cache.free
+            gone = await home.service.search_release(s.id, [*first[1:], deeper[2]])
+            assert gone["freed_tokens"] == (s.engine.cache.free - free) * s.engine.cache.page_size
+            per_token = home.service._searches[s.id].loaded.bytes_per_token
+            assert gone["freed_bytes"] == gone["freed_tokens"] * per_token > 0
+            assert gone["kept_tokens"] == 0
+            told = await rows_of(home, s.session)
+            below = {m for m in told if {m, told[m]["parent"]} & {*first[1:], deeper[2]}}
+            below |= {m for m in told if told[m]["parent"] in below}
+            assert len(below) == 3 * 4
+            assert {m: kv_cell(told[m]) for m in told} == {
+                m: "-" if m in below else "G" for m in told
+            }
+            again = await home.service.search_release(s.id, first[1:])
+            assert again["freed_tokens"] == 0
+
+            ran = s.computed()  # what lives is gone on with as if nothing had been
+            answer = await s.ask("and then", deeper[0], max_tokens=1)
+            own = len(await s.ids(answer["user"])) - len(await s.ids(deeper[0]))
+            assert s.computed() - ran <= own + 1
+            ran = s.computed()  # and what is pruned too, at the price of what has left
+            answer = await s.ask("and then", first[1], max_tokens=1)
+            ids = await s.ids(answer["user"])
+            assert s.computed() - ran == len(ids) - await begins_like(s, ids, first[0])
+
+            left = await home.service.search_release(s.id, first)
+            assert left["freed_tokens"] > 0
+            told = await rows_of(home, s.session)
+            root = (await s.message(first[0])).parent
+            assert {m: kv_cell(told[m]) for m in told} == {
+                m: "G" if m == root else "-" for m in told
+            }
+            assert await home.service.search_release(s.id, []) == {
+                "freed_tokens": 0, "freed_bytes": 0, "kept_tokens": 0,
+            }  # fmt: skip
+            with pytest.raises(NotFound, match="no message ffffffff"):
+                await home.service.search_release(s.id, ["f" * 32])
+
+    run(main())
+
+
+def test_what_a_branch_a_pin_or_head_stands_on_is_not_released(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path) as home, search(home) as s:
+            service = home.service
+            first = await thoughts(s, n=4)
+            talked = await home.say("talk on", session=s.session, at=first[0], exact=True)
+            await service.switch(WHERE, session=s.session, ref="-")
+            await service.cache_pin(WHERE, session=s.session, ref=first[1])
+            await service.switch(WHERE, session=s.session, ref=first[2])
+            gone = await service.search_release(s.id, first)
+            told = await rows_of(home, s.session)
+            root = (await s.message(first[0])).parent
+            stays = {root, *first[:3], talked["head"]["message"], talked["branches"][0]["parent"]}
+            assert {kv_cell(told[m]) for m in stays} == {"G", "G*"}
+            for message in told.keys() - stays:  # but for what begins like something that stays
+                start = len(await s.ids(told[message]["parent"]))
+                ids = await s.ids(message)
+                same = max([await begins_like(s, ids, each) for each in stays])
+                assert told[message]["cached"]["device"] == max(same - start, 0)
+            assert gone["freed_tokens"] > 0
+
+    run(main())
+
+
+def test_what_siblings_begin_with_is_theirs_too(tmp_path: Path) -> None:
+    """Thoughts that are given as text: only one of them is read by the model, the others not."""
+
+    async def main() -> None:
+        async with house(tmp_path) as home, search(home) as s:
+            says = ["10 - 4 = 6", "10 - 5 = 5", "10 + 4 = 14"]
+            one, two, three = (await s.ask("a step", says=says))["messages"]
+            await s.ask("rate this", one)
+            told = await rows_of(home, s.session)
+            assert [told[m]["cached"]["device"] for m in (one, two, three)] == [10, 5, 3]
+            gone = await home.service.search_release(s.id, [two, three])
+            assert gone["freed_tokens"] == 0
+            again = await rows_of(home, s.session)
+            for key, row in told.items():  # all of it is the first one's
+                assert again[key]["cached"] == row["cached"]
+            await home.service.search_release(s.id, [one, two, three])
+            told = await rows_of(home, s.session)
+            assert [told[m]["cached"]["device"] for m in (one, two, three)] == [0, 0, 0]
+
+    run(main())
+
+
+def test_what_is_released_is_on_disk_where_all_is_kept_there(tmp_path: Path) -> None:
+    async def main() -> None:
+        for persist in ("always", "auto"):
+            root = tmp_path / persist
+            async with house(root, RADCHAT_PERSIST=persist) as home, search(home) as s:
+                first = await thoughts(s)
+                gone = await home.service.search_release(s.id, first[1:])
+                told = await rows_of(home, s.session)
+                below = [m for m in told if told[m]["parent"] in first[1:]]
+                cells = {kv_cell(told[m]) for m in first[1:] + below}
+                if persist == "auto":
+                    assert (cells, gone["kept_tokens"]) == ({"-"}, 0)
+                    continue
+                assert cells == {"D"}
+                on_disk = sum(row["cached"]["disk"] for row in told.values())
+                assert gone["kept_tokens"] >= on_disk > 0
+                before = s.computed()
+                answer = await s.ask("and then", first[1], max_tokens=1)
+                assert answer["cache"]["disk"] > 0
+                assert s.computed() - before < answer["usage"]["input_tokens"] / 2
+            async with house(root, RADCHAT_PERSIST=persist) as home:
+                told = await rows_of(home, s.session)
+                assert all(told[m]["cached"]["disk"] for m in first)
+
+    run(main())
+
+
+def test_without_a_shared_cache_nothing_is_there_to_be_released(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with (
+            house(tmp_path, RADCHAT_PERSIST="always") as home,
+            search(home, cache=False) as s,
+        ):
+            first = await thoughts(s)
+            gone = await home.service.search_release(s.id, first)
+            assert gone == {"freed_tokens": 0, "freed_bytes": 0, "kept_tokens": 0}
 
     run(main())
