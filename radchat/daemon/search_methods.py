@@ -14,7 +14,7 @@ from radchat.daemon import options as given_options
 from radchat.daemon.arguments import ID_LEN, ChatHead, Options
 from radchat.daemon.program_methods import ProgramMethods
 from radchat.daemon.program_runs import Scores, fill_request, hear
-from radchat.daemon.search_asks import Ask, check, num_answers, prepared, said_ids
+from radchat.daemon.search_asks import Ask, check, prepared, said_ids
 from radchat.daemon.search_runs import Asking
 from radchat.daemon.searches import OVER, Opening, Search
 from radchat.daemon.streams import Stream
@@ -95,15 +95,20 @@ class SearchMethods(ProgramMethods):
                     cache=cache,
                     jump=jump,
                 )
+                others = list(self._searches.values())
                 self._searches[search.id] = search
                 try:
-                    others = [each for each in self._searches.values() if each is not search]
-                    await self._desk.run(lambda: search.begin(self._desk, others))
+                    for each in others:
+                        if each.is_over:  # its client was killed a moment ago, say
+                            await each.gone.wait()
+                    going = [each for each in others if not each.is_over]
+                    await self._desk.run(lambda: search.begin(self._desk, going))
                     stream.say(Event("init", await self._desk.run(search.shown)))
                     await asyncio.Event().wait()  # until it is cancelled
                 finally:
-                    del self._searches[search.id]
                     await search.end()
+                    del self._searches[search.id]
+                    search.gone.set()
                     await self._desk.run(search.forget)
 
         task = stream.start(work)
@@ -130,13 +135,11 @@ class SearchMethods(ProgramMethods):
         params = check(found, asks)
         stream = Stream("search.ask")
         asking = Asking(found, asks, params, self._desk, self._disk, self._worker, stream.say)
-        num = sum(num_answers(ask) for ask in asks)
-        found.going += num
         if request is not None:
             self._asking[request] = asking
 
         def forget(_: object) -> None:
-            found.going -= num
+            asking.release()
             if request is not None:
                 del self._asking[request]
 

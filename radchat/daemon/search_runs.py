@@ -67,6 +67,13 @@ class Asking:
         self._grammars: dict[tuple[str, ...], Compiled] = {}
         self._cancelled: set[int | None] = set()  # numbers of asks; None is all
         self._totals = NOTHING
+        self._num_going = sum(num_answers(ask) for ask in asks)
+        search.going += self._num_going
+
+    def release(self) -> None:
+        """Others may go. More than once is once."""
+        self._search.going -= self._num_going
+        self._num_going = 0
 
     def cancel(self, number: int | None = None) -> bool:
         """Drop what has not ended: of all asks, or of one. False: there is no such one."""
@@ -96,6 +103,7 @@ class Asking:
             await asyncio.wait({storing})
         session = await self._desk.run(lambda: self._search.store.session(self._search.session))
         usage, cache = self._totals
+        self.release()  # whoever hears of the end may ask for as many again
         named = {"session": session.id, "name": session.name}
         self._say(Event("done", {**named, "usage": usage, "cache": cache}))
 

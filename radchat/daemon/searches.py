@@ -148,7 +148,8 @@ class Search:
         self.going = 0  # requests
         self._opening = opening
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._is_over = False
+        self.is_over = False
+        self.gone = asyncio.Event()  # nothing of it runs any more
         self._made: str | None = None  # the session made for it
         self._is_used = False
         self._pasts: OrderedDict[str, Past] = OrderedDict()
@@ -217,7 +218,7 @@ class Search:
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Until it is done, or whoever asked goes, or the search ends."""
-        if self._is_over:
+        if self.is_over:
             work.close()
             raise NotFound(OVER)
         task = asyncio.create_task(work)
@@ -226,12 +227,12 @@ class Search:
         try:
             return await task
         except asyncio.CancelledError:
-            if not self._is_over:
+            if not self.is_over:
                 raise
             raise NotFound(OVER) from None
 
     async def end(self) -> None:
-        self._is_over = True
+        self.is_over = True
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

@@ -432,6 +432,30 @@ def test_a_search_is_found_again_and_goes_on_with_the_same_ids(tmp_path: Path) -
     run(main())
 
 
+def test_a_search_is_gone_on_with_while_what_it_was_ended_in_still_ends(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path) as home:
+            gate = threading.Event()
+            async with search(home) as s:
+                await s.ask("problem")
+                going = asyncio.create_task(s.events(s.asked("for long", max_tokens=3000)))
+                await until(lambda: s.engine.stats()["running"] == 1)
+                home.hold(gate)
+                await s.stream.aclose()
+                await until(lambda: s.inside.is_over)
+                stream = home.service.search_open(WHERE, exact=True, resume=True)
+                opening = asyncio.create_task(anext(stream))
+                await until(lambda: len(home.service._searches) == 2)
+                gate.set()
+                event = await opening
+                assert (event.name, event.data["number"]) == ("init", 1)
+                with pytest.raises(NotFound):
+                    await going
+                await stream.aclose()
+
+    run(main())
+
+
 def test_searches_of_a_session_have_numbers_of_their_own(tmp_path: Path) -> None:
     async def main() -> None:
         async with house(tmp_path) as home:
