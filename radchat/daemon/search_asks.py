@@ -83,7 +83,7 @@ def _check(search: Search, ask: Ask, name: str) -> SamplingParams:
     require(1 <= num <= MAX_CHOICES, field, f"want 1 to {MAX_CHOICES} answers (got {num})")
     if says is not None:
         require(all(says), "says", "an empty text is no answer")
-        require(ask.get("n", num) == num, "n", f"these are {num} texts, of one answer each")
+        require(ask.get("n", 1) in (1, num), "n", f"these are {num} texts, of one answer each")
         require(ask.get("grammar") is None, "grammar", "texts that are given are held to none")
     if names is not None:
         require(len(names) == num, "names", f"want {num}, one an answer (got {len(names)})")
@@ -122,7 +122,11 @@ def extra_of(search: Search, ask: Ask) -> dict[str, Any]:
 def require_free(search: Search, names: Sequence[str]) -> None:
     for name in names:
         if search.store.thoughts(search.session, name):
-            raise InvalidInput(f"{name} is a thought of this session already", field="names")
+            raise InvalidInput(
+                f"{name} is a thought of this session already, and what was asked with it has been "
+                "pruned since, perhaps: begin another search",
+                field="names",
+            )
 
 
 def prepared(

@@ -389,7 +389,9 @@ def test_a_search_is_found_again_and_goes_on_with_the_same_ids(tmp_path: Path) -
             async with search(home, system="You think.", only_terminal=True) as s:
                 root = s.asked("first", n=2, names=["s1.1", "s1.2"], options=HOT)
                 root["extra"] = s.extra(problem="make twenty four of these", settings={"depth": 2})
-                (first,) = named(await s.events(s.asked("beside", says=["a"]), root), "answer")[1:]
+                (first,) = named(
+                    await s.events(s.asked("beside", says=["a", "b"], n=1), root), "answer"
+                )[1:]
                 thoughts = [out["message"] for out in first["outputs"]]
                 await s.ask("rate", thoughts[0], options={"temperature": 0, "logprobs": 0})
                 await s.on_desk(
