@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -32,27 +33,32 @@ def path_of(thought: Thought) -> Path:
     return tuple(int(part) for part in thought.place.split(".") if part)
 
 
-tables = st.builds(
-    Table,
-    seed=st.integers(0, 2**32),
-    num_words=st.sampled_from([2, 4, 100]),
-    dead=st.sampled_from([0.0, 0.2, 0.6]),
-    solved=st.sampled_from([0.0, 0.0, 0.03]),
-)
-searches = st.builds(
-    Search,
-    method=st.sampled_from(["bfs", "dfs", "beam"]),
-    generate=st.sampled_from(["sample", "propose"]),
-    evaluate=st.sampled_from(["value", "vote", "logprob"]),
-    select=st.sampled_from(["greedy", "sample"]),
-    branch=st.integers(1, 4),
-    depth=st.integers(1, 4),
-    beam=st.integers(1, 4),
-    n_eval=st.integers(1, 4),
-    stop_score=st.sampled_from([None, None, 0.6, 4.0, 7.5]),
-    seed=st.integers(0, 5),
-    thought_tokens=st.just(20),
-)
+def a_table(seed: int) -> Table:
+    draw = random.Random(seed)
+    dead, solved = draw.choice([0.0, 0.1, 0.4]), draw.choice([0.0, 0.0, 0.03, 0.2])
+    return Table(seed, num_words=draw.choice([2, 4, 100]), dead=dead, solved=solved)
+
+
+def a_search(seed: int) -> Search:
+    draw = random.Random(seed)
+    return Search(
+        method=draw.choice(["bfs", "dfs", "beam"]),
+        generate=draw.choice(["sample", "propose"]),
+        evaluate=draw.choice(["value", "vote", "logprob"]),
+        select=draw.choice(["greedy", "sample"]),
+        branch=draw.randint(1, 4),
+        depth=draw.choice([1, 2, 3, 3, 4]),
+        beam=draw.randint(1, 4),
+        n_eval=draw.randint(1, 4),
+        stop_score=draw.choice([None, None, 0.6, 4.0, 6.0]),
+        seed=draw.randint(0, 5),
+        thought_tokens=20,
+    )
+
+
+# from a number each: examples of hypothesis's own are small, and of a tree that is its root
+tables = st.integers(0, 2**32).map(a_table)
+searches = st.integers(0, 2**32).map(a_search)
 
 
 def run(table: Table, search: Search, **how: Any) -> tuple[Outcome, FakeAsks]:
@@ -60,7 +66,7 @@ def run(table: Table, search: Search, **how: Any) -> tuple[Outcome, FakeAsks]:
     return think(PROBLEM, search, table.task(), asks, **how), asks
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300, deadline=None, derandomize=True)
 @given(tables, searches)
 def test_a_search_is_the_reference(table: Table, search: Search) -> None:
     waves = Waves()

@@ -38,7 +38,7 @@ def tried(table: Table, search: Search) -> tuple[Outcome, FakeAsks]:
         raise
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40, deadline=None, derandomize=True)
 @given(tables, searches, budgets, st.integers(0, 3))
 def test_killed_anywhere_it_ends_the_same(
     table: Table, search: Search, budget: int | None, order: int
@@ -64,6 +64,7 @@ def test_killed_anywhere_it_ends_the_same(
     assert shown(last) == shown(outcome)
     assert asks.asked == []
     assert asks.marked == []
+    assert asks.num_releases <= 1
 
 
 def most_of(table: Table, search: Search) -> int:
@@ -79,7 +80,7 @@ def most_of(table: Table, search: Search) -> int:
     return grow
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150, deadline=None, derandomize=True)
 @given(tables, searches, st.integers(1, 4000))
 def test_a_budget_is_never_exceeded_and_never_left_unused(
     table: Table, search: Search, budget: int
@@ -94,6 +95,7 @@ def test_a_budget_is_never_exceeded_and_never_left_unused(
         assert not session.messages
         enough = int(error.message.split()[-4].replace(",", ""))
         assert enough - min(256, enough // 4) >= cost > enough - 1 - min(256, (enough - 1) // 4)
+        assert run(table, replace(search, budget=enough))[0].best.depth > 0 or table.dead
         return
     assert outcome.spent == session.num_tokens <= budget - reserve
     assert outcome.answer_tokens == budget - outcome.spent
@@ -107,7 +109,7 @@ def test_a_budget_is_never_exceeded_and_never_left_unused(
         assert (outcome.best.name, outcome.reason) == (free.best.name, free.reason)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(tables, searches, st.integers(200, 3000), st.data())
 def test_more_of_everything_goes_on_in_the_same_tree(
     table: Table, search: Search, budget: int, data: st.DataObject
@@ -190,6 +192,17 @@ def test_a_final_answer_counts_and_is_not_asked_for_again() -> None:
     assert not asks.asked
     more, asks = ran(table, replace(search, budget=2500, depth=3), session)
     assert more.spent == session.num_tokens - 500
+
+
+def test_what_was_deleted_is_asked_again() -> None:
+    table, search, session = Table(3), Search(depth=2, seed=1), Session()
+    outcome, _ = ran(table, search, session)
+    ratings = [each for each in session.messages.values() if each["text"] in table.task().values]
+    del session.messages[ratings[4]["id"]]
+    again, asks = ran(table, search, session)
+    assert [ask.text for ask in asks.stored] == ["VALUE"]
+    assert asks.stored[0].at == session.messages[ratings[4]["parent"]]["parent"]
+    assert again.json() == outcome.json()
 
 
 def test_a_search_whose_beginning_is_not_told_says_so() -> None:
