@@ -58,7 +58,8 @@ def test_killed_anywhere_it_ends_the_same(
         fresh = [each for each in session.messages.values() if each["id"] not in before]
         assert sum(each["role"] == "user" for each in fresh) == len(asks.stored)
         assert again.usage.get("output_tokens", 0) == sum(each["tokens"] for each in fresh)
-        gone = {t.message for t in again.root.walk() if t.status in ("pruned", "dead")}
+        pruned = [t for t in again.root.walk() if t.status in ("pruned", "dead")]
+        gone = {message for t in pruned for message in (t.message, *t.doubles)}
         assert set(asks.released) == gone  # also what was pruned before, if it was not released
     last, asks = ran(table, search, whole.session)
     assert shown(last) == shown(outcome)

@@ -119,17 +119,18 @@ class Thinker:
 
     def _added(self, parent: Thought, outputs: Sequence[Output]) -> list[Thought]:
         """Its children. What says the same as one before it is none."""
-        names: dict[str, str] = {}
+        known: dict[str, Thought] = {}
         says = self.search.generate == "propose"
         for number, output in enumerate(outputs, start=1):
             name, text = f"{parent.name}.{number}", self.task.read_thought(output.text)
             tokens = 0 if says else output.tokens
-            first = names.setdefault(self._key(parent, text), name)
-            if first != name:
+            key = self._key(parent, text)
+            if key in known:
                 parent.side_tokens += tokens
-                self.listener.note(f"{name} says the same as {first}: kept once")
+                known[key].doubles.append(output.message)
+                self.listener.note(f"{name} says the same as {known[key].name}: kept once")
                 continue
-            thought = Thought(name, text, output.message, parent, tokens=tokens)
+            known[key] = thought = Thought(name, text, output.message, parent, tokens=tokens)
             thought.logprob = output.logprob
             parent.children.append(thought)
         return parent.children
@@ -210,7 +211,10 @@ class Thinker:
             if kept and thought.status == "live" and thought not in kept:
                 thought.status = "pruned"
                 gone.append(thought)
-        messages = [thought.message for thought in gone if thought.message is not None]
+        # the KV of one is that of the other where both are of the same tokens
+        messages = [
+            each for thought in gone for each in (thought.message, *thought.doubles) if each
+        ]
         if messages:
             self.listener.pruned(gone, self.asks.release(messages))
 
