@@ -29,6 +29,7 @@ SLASHES = (
     Slash("editor", "[TEXT]", "write in your editor, then send it (also Ctrl+G)"),
     Slash("retry", "[K]", "another answer; K of them"),
     Slash("what-if", '"TEXT" "TEXT"', "several at once; you stay here", ("whatif",)),
+    Slash("tot", "[resume|PROBLEM]", "an answer by a search over thoughts"),
     Slash("vote", "[-N K] TEXT", "K answers, and what most say; also --extract HOW"),
     Slash("edit", "[REF [TEXT]]", "say an earlier turn differently"),
     Slash("continue", "", "go on with a cut-off answer"),

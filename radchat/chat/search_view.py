@@ -7,82 +7,90 @@ what a thought is. All of it goes to stderr: the answer alone is data.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TextIO
+from typing import Any, Literal, Protocol, TextIO
 
 from radchat.chat.footer import SEPARATOR, count, counted, seconds
 from radchat.chat.live import Live
-from radchat.chat.search_rows import (
-    FRONTIER,
-    Seen,
-    laid_out,
-    picked,
-    score_cell,
-    walk,
-)
+from radchat.chat.search_rows import laid_out
+from radchat.chat.search_tree import FRONTIER, GROWING, JUDGING, Seen, Tree, picked, score_cell
 from radchat.chat.text import one_line
 from radchat.chat.width import cut
 
 ENOUGH = 40  # rows of the tree that stays
 NAMED = 6  # thoughts that a line names
 BESIDE = 3  # lines of the screen that are no thoughts: heads, counts, the last note
+DOING = {"grow": GROWING, "judge": JUDGING}
+
+
+class Settings(Protocol):
+    """Of how a search is made, what is shown."""
+
+    @property
+    def depth(self) -> int: ...
+    @property
+    def budget(self) -> int | None: ...
 
 
 @dataclass
 class SearchView:
-    """``terminal``: where the tree is painted; None: a line a step. ``note`` writes a line."""
+    """``terminal``: where the tree is painted; None: a line a step. ``say`` writes a line."""
 
-    note: Callable[[str], None]
+    say: Callable[[str], None]
     columns: Callable[[], int]  # of stderr
     terminal: TextIO | None = None
-    is_quiet: bool = False
-    root: Seen | None = None
-    depth: int = 0
-    budget: int | None = None
+    tree: Tree | None = None
     num_spent: int = 0
-    cache: Mapping[str, int] = field(default_factory=dict)
-    _doing: dict[str, str] = field(default_factory=dict)  # by name
+    _budget: int | None = None
+    _cache: Mapping[str, int] = field(default_factory=dict)
     _live: Live | None = None
     _held: list[str] = field(default_factory=list)  # notes, until the screen has gone
     _begun_at: float = 0.0
+    _is_replay: bool = False  # what is told was asked before
+    _is_over: bool = False
 
     # --- what the search tells ---
 
-    def began(self, root: Seen, *, depth: int, budget: int | None, line: str) -> None:
-        """``line``: how it is made, in words."""
-        self.root, self.depth, self.budget = root, depth, budget
+    def began(self, root: Seen, search: Settings, opened: Mapping[str, Any]) -> None:
+        self.tree, self._budget = Tree(root, search.depth), search.budget
         self._begun_at = time.monotonic()
-        self.tell(f"{one_line(root.name)}: {line}")
-        if self.terminal is not None:
-            self._live = Live(self.terminal, self._paint)
-            self._live.begin()
+        self._is_replay = bool(opened.get("found"))
+        if not self._is_replay:
+            self._appear()
 
-    def wave(self, thoughts: Sequence[Seen], doing: str) -> None:
-        """``doing``: GROWING or JUDGING."""
-        self._doing = {each.name: doing for each in thoughts}
-        self._refresh()
+    def wave(self, thoughts: Sequence[Seen], what: Literal["grow", "judge"]) -> None:
+        self._begin({each.name: DOING[what] for each in thoughts})
 
-    def spent(self, num_tokens: int, cache: Mapping[str, int]) -> None:
-        self.num_spent, self.cache = num_tokens, cache
+    def delta(self, thought: Seen, choice: int, text: str) -> None:
+        self._goes_on()
+        if self.tree is not None:
+            self.tree.hear(thought.name, choice, text)
         self._refresh()
 
     def grown(self, thoughts: Sequence[Seen]) -> None:
-        self._doing = {}
-        self._step(f"grown: {named(thoughts)}")
+        self._begin({})
+        self._step("grown", thoughts)
 
     def judged(self, thoughts: Sequence[Seen]) -> None:
-        self._doing = {}
-        self._step(f"judged: {named(thoughts)}")
+        self._begin({})
+        self._step("judged", thoughts)
 
     def pruned(self, thoughts: Sequence[Seen], freed_tokens: int) -> None:
         kv = f": {counted(freed_tokens, 'token')} of KV released" if freed_tokens else ""
-        self._step(f"pruned: {named(thoughts)}{kv}")
+        self._step("pruned", thoughts, kv)
 
-    def tell(self, text: str) -> None:
-        """What must be read, now or when the screen has gone."""
+    def spent(self, tokens: int, usage: Mapping[str, int], cache: Mapping[str, int]) -> None:
+        if any(usage.values()):
+            self._goes_on()
+        self.num_spent, self._cache = tokens, cache
+        self._refresh()
+
+    def note(self, text: str) -> None:
+        """What must be read, now, or when the screen has gone."""
         if self._live is None:
-            self.note(text)
+            self.say(text)
         else:
             self._held.append(text)
             self._refresh()
@@ -91,66 +99,85 @@ class SearchView:
 
     def finish(self) -> None:
         """Give the terminal back, and leave there what was seen. Also twice."""
-        if self._live is None:
+        if self._is_over:
             return
-        self._live.end()
-        self._live = None
+        self._is_over = True
+        if self._live is not None:
+            self._live.end()
+            self._live = None
+        self._begin({})
         for text in self._held:
-            self.note(text)
-        assert self.terminal is not None
-        for line in self.lines(ENOUGH):
-            self.terminal.write(f"{line}\n")
-        self.terminal.flush()
+            self.say(text)
+        if self.terminal is not None:
+            for line in self._lines(self.columns(), ENOUGH):
+                self.terminal.write(f"{line}\n")
+            self.terminal.flush()
 
-    # --- what is seen ---
+    def tell_end(self, line: str) -> None:
+        """How the search came to its end; with the counts, where no tree stands above it."""
+        self.say(line if self.terminal is not None else f"{line}{SEPARATOR}{self.counts()}")
 
-    def lines(self, room: int) -> list[str]:
-        """The tree in ``room`` rows and its heads, and the line under it."""
-        if self.root is None:
-            return []
-        columns = self.columns()
-        rows = picked(walk(self.root, self._doing, self.depth), room)
-        return [*laid_out(rows, columns), cut(self.counts(), columns)]
+    @property
+    def num_thoughts(self) -> int:
+        return 0 if self.tree is None else self.tree.states().total()
 
     def counts(self) -> str:
         """`frontier 2 · 14 thoughts, 4 pruned · 412/2,000 tokens · cached 93% · 12 s`"""
-        assert self.root is not None
-        states = [place.state for place in walk(self.root, {}, self.depth)[1:]]
-        pruned = states.count("pruned")
-        parts = [f"frontier {count(states.count(FRONTIER))}", counted(len(states), "thought")]
-        parts[1] += f", {count(pruned)} pruned" if pruned else ""
-        parts.append(spending(self.num_spent, self.budget))
-        if read := sum(self.cache.values()):
-            parts.append(f"cached {100 * (read - self.cache.get('computed', 0)) // read}%")
+        states = Counter[str]() if self.tree is None else self.tree.states()
+        thoughts = counted(states.total(), "thought")
+        thoughts += f", {count(states['pruned'])} pruned" if states["pruned"] else ""
+        parts = [f"frontier {count(states[FRONTIER])}", thoughts, self._spending]
+        if read := sum(self._cache.values()):
+            parts.append(f"cached {100 * (read - self._cache.get('computed', 0)) // read}%")
         return SEPARATOR.join([*parts, seconds(time.monotonic() - self._begun_at)])
 
+    # --- what is seen ---
+
+    def _goes_on(self) -> None:
+        """The model is asked again: what follows is new."""
+        if self._is_replay:
+            self._is_replay = False
+            self._appear()
+
+    def _appear(self) -> None:
+        if self.terminal is not None:
+            self._live = Live(self.terminal, self._paint)
+            self._live.begin()
+
+    def _lines(self, columns: int, room: int) -> list[str]:
+        if self.tree is None:
+            return []
+        rows = picked(self.tree.places(), room)
+        return [*laid_out(rows, columns), cut(self.counts(), columns)]
+
     def _paint(self, columns: int, rows: int) -> list[str]:
-        assert self.root is not None
-        places = walk(self.root, self._doing, self.depth)
-        shown = laid_out(picked(places, max(rows - BESIDE, 1)), columns)
         told = cut(one_line(self._held[-1]), columns) if self._held else ""
-        return [*shown, cut(self.counts(), columns), told]
+        return [*self._lines(columns, max(rows - BESIDE, 1)), told]
+
+    def _begin(self, doing: Mapping[str, str]) -> None:
+        if self.tree is not None:
+            self.tree.begin(doing)
+        self._refresh()
 
     def _refresh(self) -> None:
         if self._live is not None:
             self._live.refresh()
 
-    def _step(self, line: str) -> None:
-        if self._live is not None:
-            self._live.refresh()
-        elif not self.is_quiet:
-            self.note(f"{line}{SEPARATOR}{spending(self.num_spent, self.budget)}")
+    def _step(self, what: str, thoughts: Sequence[Seen], more: str = "") -> None:
+        if self._live is None and thoughts and not self._is_replay:
+            self.say(f"{what} {named(thoughts)}{more}{SEPARATOR}{self._spending}")
+        self._refresh()
 
-
-def spending(num_tokens: int, budget: int | None) -> str:
-    of = f"/{count(budget)}" if budget is not None else ""
-    return f"{count(num_tokens)}{of} tokens"
+    @property
+    def _spending(self) -> str:
+        of = f"/{count(self._budget)}" if self._budget is not None else ""
+        return f"{count(self.num_spent)}{of} tokens"
 
 
 def named(thoughts: Sequence[Seen]) -> str:
     """`s1.1 7.5, s1.2 4`; of many the first."""
     told = [
-        each.name + (f" {score_cell(each.score)}" if each.score is not None else "")
+        f"{one_line(each.name)} {score_cell(each.score)}" if each.score is not None else each.name
         for each in thoughts[:NAMED]
     ]
     more = len(thoughts) - len(told)

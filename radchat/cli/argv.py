@@ -73,6 +73,19 @@ VALUE_OPTIONS = frozenset(
         "--input",
         "--at-once",
         "--save",
+        "--method",
+        "--generate",
+        "--evaluate",
+        "--select",
+        "-k",
+        "--branch",
+        "-b",
+        "--beam",
+        "--n-eval",
+        "--stop-score",
+        "--budget",
+        "--thought-tokens",
+        "--task",
     )
 )
 # where one of these is a plain flag, and where another is one of these
@@ -82,10 +95,10 @@ VALUES = {"vote": frozenset(("--extract",))}
 TALKING = frozenset(("chat", "ask", "vote"))
 OPTIONAL: dict[str, frozenset[str]] = {
     "-r": TALKING,
-    "--resume": TALKING,
-    "--new-session": TALKING | {"fork"},
+    "--resume": TALKING | {"think"},
+    "--new-session": TALKING | {"fork", "think"},
 }
-THINKING = TALKING | {"fork", "what-if", "retry", "edit", "continue"}
+THINKING = TALKING | {"fork", "what-if", "retry", "edit", "continue", "think"}
 
 
 @dataclass(slots=True)

@@ -81,7 +81,13 @@ def _vote(chat: Chat, rest: str) -> None:
     vote(chat, rest)
 
 
-PROGRAMS = {"vote": _vote}  # slash commands that are programs: a chat is below them
+def _tot(chat: Chat, rest: str) -> None:
+    from radchat.cli.tot import tot
+
+    tot(chat, rest)
+
+
+PROGRAMS = {"vote": _vote, "tot": _tot}  # slash commands that are programs: a chat is below them
 
 
 def _one_turn(

@@ -8,10 +8,7 @@ from collections.abc import Sequence
 from radchat.errors import UsageError
 
 # commands of the manual that this version does not have: never words for the model
-LATER = frozenset((
-    "think", "tot", "search", "agent",
-    "serve",
-))  # fmt: skip
+LATER = frozenset(("agent", "serve"))
 # a word, and the commands it may mean; what followed it stands in the place of {}
 HABITS: dict[str, tuple[str, ...]] = {
     "list": ("sessions ls", "models ls"),

@@ -48,6 +48,7 @@ COMMANDS = (
     Entry("prune", _CLI + "sessions_kept:prune", BRANCHES, "delete what no name reaches"),
     Entry("sessions", _CLI + "sessions:sessions_app", LOOK, "ls, search, export, import, rm, ..."),
     Entry("cache", _CLI + "cache:cache_app", LOOK, "stats, ls, top, why, pin, save, load, warm"),
+    Entry("think", _CLI + "think:think", PROGRAMS, "an answer by a search over thoughts"),
     Entry("vote", _CLI + "vote:vote", PROGRAMS, "many answers; the one that most of them give"),
     Entry("run", _CLI + "run:run", PROGRAMS, "a Python file with an @program; result as JSON"),
     Entry("daemon", _CLI + "daemon:daemon_app", MACHINE, "start, stop, restart, status, logs"),
@@ -62,6 +63,8 @@ BY_NAME = {entry.name: entry for entry in COMMANDS}
 ALIASES: dict[str, tuple[str, ...]] = {
     "checkout": ("switch",),
     "whatif": ("what-if",),
+    "tot": ("think",),
+    "search": ("think",),
     "pull": ("models", "pull"),
     "ps": ("models", "ps"),
     "stop": ("models", "stop"),

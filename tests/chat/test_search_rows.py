@@ -6,14 +6,17 @@ import random
 
 import pytest
 
-from radchat.chat.search_rows import laid_out, picked, score_cell, walk
+from radchat.chat.search_rows import laid_out
+from radchat.chat.search_tree import GROWING, JUDGING, Tree, picked, score_cell
 from radchat.chat.width import width
 from tests.chat.thoughts import SMALL, Thought, tree, wide
 
 
-def drawn(root: Thought, columns: int | None = 80, room: int = 99, **doing: str) -> list[str]:
+def drawn(root: Thought, columns: int = 80, room: int = 99, **doing: str) -> list[str]:
     known = {name.replace("_", "."): what for name, what in doing.items()}
-    return laid_out(picked(walk(root, known, 3), room), columns)
+    shown = Tree(root, 3)
+    shown.begin(known)
+    return laid_out(picked(shown.places(), room), columns)
 
 
 def test_a_row_says_name_score_state_and_first_words() -> None:
@@ -30,8 +33,25 @@ def test_a_row_says_name_score_state_and_first_words() -> None:
 
 def test_a_thought_that_can_be_grown_is_of_the_frontier_and_a_leaf_is_not() -> None:
     root = tree("s1.1 5 live a", "s1.1.1 5 live b", "s1.1.1.1 5 live c", "s1.2 5 live d")
-    states = [row.state for row in picked(walk(root, {}, 3), 99)]
+    states = [row.state for row in picked(Tree(root, 3).places(), 99)]
     assert states == ["problem", "live", "live", "live", "frontier"]
+
+
+def test_what_is_being_said_is_seen_where_it_will_stand() -> None:
+    shown = Tree(tree(*SMALL), 3)
+    shown.begin({"s1.1.1": GROWING, "s1.2": JUDGING})
+    shown.hear("s1.1.1", 1, "It is ")
+    shown.hear("s1.1.1", 0, "Half of")
+    shown.hear("s1.1.1", 1, "full\n")
+    shown.hear("s1.2", 0, "7")  # of a judge
+    lines = laid_out(picked(shown.places(), 99), 80)
+    assert lines[4:6] == [
+        "      s1.1.1.+      -  growing  Half of",
+        "      s1.1.1.+      -  growing  It is full",
+    ]
+    assert lines[7] == "  s1.2              4  judging  Ask the captain"
+    shown.begin({})
+    assert not any("+" in row.name for row in picked(shown.places(), 99))
 
 
 def test_where_there_is_little_room_the_best_and_the_frontier_stay() -> None:
@@ -60,10 +80,10 @@ def test_it_is_never_taller_or_wider_than_asked_and_counts_every_thought(
     chance = random.Random(f"{room} {columns}")
     for _ in range(20):
         root = wide(chance.randint(1, 9), depth=chance.randint(1, 4), keeps=chance.randint(1, 3))
-        for place in walk(root, {}, 9):
+        for place in Tree(root, 3).places():
             place.thought.text = chance.choice(["你好" * 30, "plain words " * 9, ""])  # type: ignore[misc]
             place.thought.status = chance.choice(["live", "pruned", "dead", "new"])  # type: ignore[misc]
-        places = walk(root, {}, 3)
+        places = Tree(root, 3).places()
         rows = picked(places, room)
         lines = laid_out(rows, columns)
         assert len(rows) <= max(room, 2)
@@ -75,7 +95,7 @@ def test_it_is_never_taller_or_wider_than_asked_and_counts_every_thought(
 
 def test_as_many_as_there_is_room_for_are_shown() -> None:
     for room in range(2, 25):
-        rows = picked(walk(wide(6, depth=2), {}, 2), room)
+        rows = picked(Tree(wide(6, depth=2), 2).places(), room)
         assert room - 1 <= len(rows) <= room or len(rows) == 19
 
 

@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Literal
 
 from radchat.errors import RadchatError, UsageError
-from radchat.programs.search.asks import Answer, Ask, Output
+from radchat.programs.search.asks import Answer, Ask, Failed, Output
 from radchat.programs.search.budget import Budget, least
 from radchat.programs.search.journal import Journal
 from radchat.programs.search.judging import JUDGES
@@ -51,11 +51,12 @@ class Thinker:
         """The next thoughts after each; as many at once as the budget has room for."""
         waiting = list(frontier)
         while waiting:
-            wave = self.budget.fitting(waiting, self._cost)
-            if not wave:
-                self._require_room(waiting[0])
+            costs = [self._cost(thought) for thought in waiting]
+            num = self.budget.num_fitting(costs)
+            if num == 0:
+                self._require_room(costs[0])
                 raise Ended("budget")
-            waiting = waiting[len(wave) :]
+            wave, waiting = waiting[:num], waiting[num:]
             self.visited += wave
             self.listener.wave(wave, "grow")
             grown = (
@@ -70,12 +71,12 @@ class Thinker:
             return None
         return self.prompting.most(parent)
 
-    def _require_room(self, parent: Thought) -> None:
+    def _require_room(self, cost: int | None) -> None:
         """A budget that the first thoughts don't fit in is a mistake of the user's."""
-        if parent is self.root:
+        if not self.thoughts and cost is not None:
             raise UsageError(
                 f"--budget {self.budget.most:,} is too small for one thought: with these settings "
-                f"{least(self.prompting.most(parent)):,} is the least"
+                f"{least(cost):,} is the least"
             )
 
     def _samples(self, wave: Sequence[Thought]) -> list[Thought]:
@@ -119,18 +120,17 @@ class Thinker:
 
     def _added(self, parent: Thought, outputs: Sequence[Output]) -> list[Thought]:
         """Its children. What says the same as one before it is none."""
-        known: dict[str, Thought] = {}
+        names: dict[str, str] = {}
         says = self.search.generate == "propose"
         for number, output in enumerate(outputs, start=1):
             name, text = f"{parent.name}.{number}", self.task.read_thought(output.text)
             tokens = 0 if says else output.tokens
-            key = self._key(parent, text)
-            if key in known:
+            first = names.setdefault(self._key(parent, text), name)
+            if first != name:
                 parent.side_tokens += tokens
-                known[key].doubles.append(output.message)
-                self.listener.note(f"{name} says the same as {known[key].name}: kept once")
+                self.listener.note(f"{name} says the same as {first}: kept once")
                 continue
-            known[key] = thought = Thought(name, text, output.message, parent, tokens=tokens)
+            thought = Thought(name, text, output.message, parent, tokens=tokens)
             thought.logprob = output.logprob
             parent.children.append(thought)
         return parent.children
@@ -211,10 +211,7 @@ class Thinker:
             if kept and thought.status == "live" and thought not in kept:
                 thought.status = "pruned"
                 gone.append(thought)
-        # the KV of one is that of the other where both are of the same tokens
-        messages = [
-            each for thought in gone for each in (thought.message, *thought.doubles) if each
-        ]
+        messages = [thought.message for thought in gone if thought.message is not None]
         if messages:
             self.listener.pruned(gone, self.asks.release(messages))
 
@@ -247,16 +244,15 @@ class Thinker:
                 self.count(answer.usage, answer.cache)
                 found.append(answer.outputs)
             else:
-                self.give_up(about[number] if about else [thoughts[number]], answer.error)
+                self._failed(about[number] if about else [thoughts[number]], answer)
                 found.append(None)
         return found
 
-    def give_up(self, thoughts: Sequence[Thought], error: RadchatError) -> None:
-        """What could be asked of the model about them failed."""
-        self.failures.append(error)
+    def _failed(self, thoughts: Sequence[Thought], answer: Failed) -> None:
+        self.failures.append(answer.error)
         for thought in thoughts:
-            self._bury(thought, error.message)
-            self.listener.note(f"{thought.name} is given up: {error.message}")
+            self._bury(thought, answer.error.message)
+            self.listener.note(f"{thought.name} is given up: {answer.error.message}")
 
     def _bury(self, thought: Thought, why: str) -> None:
         if thought.parent is not None:  # the root is where one may always begin
