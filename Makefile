@@ -60,7 +60,7 @@ kernels: setup  ## compile them all for every GPU there is a table for; minutes,
 	PYTHONPATH=kernels $(BIN)/python -m radchat_kernels.aot --all --processes 2
 
 bench: model  ## what is measured, one script a question
-	for b in radix hit_rate scheduling overhead planner step_costs kv_store engine what_if programs restart saving cli; do $(BIN)/python benchmarks/$$b.py || exit 1; done
+	for b in radix hit_rate scheduling overhead planner step_costs kv_store engine what_if programs search restart saving cli; do $(BIN)/python benchmarks/$$b.py || exit 1; done
 
 docs: model  ## the command reference of docs/cli.md, and the screens of docs/screens, from the program itself
 	$(BIN)/python docs/generate.py

@@ -30,11 +30,14 @@ class Tally:
     num: int
     key: Callable[[str], str]
     _given: dict[int, str | None] = field(default_factory=dict)
+    _keys: dict[int, str] = field(default_factory=dict)  # of those that have an answer
     _lost: set[int] = field(default_factory=set)
 
     def add(self, choice: int, answer: str | None) -> None:
         """A sample is whole; None: no answer could be taken out of it."""
         self._given[choice] = answer
+        if answer is not None:
+            self._keys[choice] = self.key(answer)
 
     def lose(self, choice: int) -> None:
         """A sample was stopped or has failed: it has no vote."""
@@ -56,15 +59,14 @@ class Tally:
     @property
     def without(self) -> list[int]:
         """Samples that are whole and have no answer."""
-        return sorted(choice for choice, answer in self._given.items() if answer is None)
+        return sorted(self._given.keys() - self._keys.keys())
 
     @property
     def rows(self) -> list[Row]:
         """The most votes first; of as many, the one that the lowest sample gave."""
         groups: dict[str, list[int]] = {}
-        for choice, answer in sorted(self._given.items()):
-            if answer is not None:
-                groups.setdefault(self.key(answer), []).append(choice)
+        for choice, key in sorted(self._keys.items()):
+            groups.setdefault(key, []).append(choice)
         rows = [Row(self._spelled(choices), tuple(choices)) for choices in groups.values()]
         return sorted(rows, key=lambda row: (-row.count, row.choices))
 

@@ -7,7 +7,7 @@ table and all else about them goes to stderr. Nothing of an answer that was stop
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,7 @@ from radchat.chat.view import RESET
 from radchat.chat.width import cut, table
 from radchat.errors import OutputInvalid, RadchatError
 from radchat.programs.extracting import Extraction
-from radchat.programs.vote import Row, Tally
+from radchat.programs.vote import EACH, Row, Tally
 
 HEAD = ["votes", "share", "answer", "the first of them"]
 MOST_ROWS = 10
@@ -151,7 +151,7 @@ class VoteView(ManyView):
         """What is to be known of the count, a line each."""
         tally, lines = self.tally, []
         if tied := tally.tied:
-            names = " and ".join(one_line(cut(row.answer, ANSWER)) for row in tied)
+            names = listed([cut(one_line(row.answer), ANSWER) for row in tied], EACH)
             votes = counted(tied[0].count, "vote")
             lines.append(f"a tie: {names} have {votes} each; the one said first is taken")
         if self._decided_after:
@@ -159,9 +159,9 @@ class VoteView(ManyView):
             after = f"decided after {self._decided_after} of {tally.num}"
             lines.append(f"{after}: {stopped} stopped")
         if self._cut:
-            lines.append(f"cut off, and counted as they are: {listed(self._cut)}")
+            lines.append(f"cut off, and counted as they are: {_numbers(self._cut)}")
         if self._misfits:
-            wrong = listed(self._misfits)
+            wrong = _numbers(self._misfits)
             lines.append(f"not of the form that was asked for, and not counted: {wrong}")
         matcher = self.extraction.matcher
         if matcher is not None and matcher.num_given_up:
@@ -250,10 +250,15 @@ def is_misfit(body: Mapping[str, Any]) -> bool:
     return body.get("grammar") is not None and bool(is_broken)
 
 
-def listed(numbers: list[int]) -> str:
-    """`answers 2, 5 and 9`, a few of them"""
-    told = [str(number) for number in sorted(numbers)]
-    if len(told) > MOST_ROWS:
-        told[MOST_ROWS - 1 :] = [f"{len(told) - MOST_ROWS + 1} more"]
-    first, last = ", ".join(told[:-1]), told[-1]
-    return f"answers {first} and {last}" if first else f"answer {last}"
+def _numbers(numbers: Sequence[int]) -> str:
+    """`answers 2, 5 and 9`"""
+    told = listed([str(number) for number in sorted(numbers)], MOST_ROWS)
+    return f"answer{'s' if numbers[1:] else ''} {told}"
+
+
+def listed(words: Sequence[str], most: int) -> str:
+    """`a`, `a and b`, `a, b and 3 more`"""
+    if len(words) > most:
+        words = [*words[: most - 1], f"{len(words) - most + 1} more"]
+    first, last = ", ".join(words[:-1]), words[-1]
+    return f"{first} and {last}" if first else last

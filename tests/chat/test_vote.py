@@ -259,6 +259,10 @@ def test_a_tie_is_said_and_goes_to_who_spoke_first(run: Run, daemon: FakeDaemon)
     done = run("vote", "-N", "4", "--extract", "last-line", *ASKED)
     assert (done.code, done.out) == (0, "no\n")
     assert "a tie: no and yes have 2 votes each; the one said first is taken" in done.err
+    told("a", "b", "c", "d")(daemon)
+    done = run("vote", "-N", "4", *ASKED)
+    assert (done.code, done.out) == (0, "a\n")
+    assert "a tie: a, b and 2 more have 1 vote each; the one said first is taken" in done.err
 
 
 def test_what_was_cut_off_is_counted_and_said(run: Run, daemon: FakeDaemon) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from radchat.errors import RadchatError
+from radchat.errors import ContextOverflow, RadchatError
 from radchat.programs.search.asks import Answer, Ask, Failed, OnDelta, Output
 from radchat.programs.search.task import State, Task
 
@@ -203,6 +203,8 @@ class FakeAsks:
         assert "STEP" in text
         self.scored.append(choices)
         path = self.session.path(at)
+        if self.table.fails("SCORE", path):
+            raise ContextOverflow(f"scores after {path} failed")
         scores = [self.table.logprob(path, word) for word in choices]
         return {"scores": scores, "usage": {"output_tokens": 0}, "cache": {"computed": 1}}
 

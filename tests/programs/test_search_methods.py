@@ -90,8 +90,9 @@ def test_a_search_is_the_reference(table: Table, search: Search) -> None:
     assert path_of(outcome.best) == wanted.best
     assert outcome.reason == wanted.reason
 
-    gone = [each.message for each in thoughts.values() if each.status in ("pruned", "dead")]
-    assert sorted(asks.released) == sorted(str(message) for message in gone)
+    gone = [each for each in thoughts.values() if each.status in ("pruned", "dead")]
+    messages = [str(each.message) for each in gone] + [m for each in gone for m in each.doubles]
+    assert sorted(asks.released) == sorted(messages)
     assert asks.session.labels.keys() >= {each.message for each in thoughts.values()}
     for thought in thoughts.values():
         assert asks.session.labels[str(thought.message)] == thought.mark

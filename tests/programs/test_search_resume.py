@@ -58,7 +58,8 @@ def test_killed_anywhere_it_ends_the_same(
         fresh = [each for each in session.messages.values() if each["id"] not in before]
         assert sum(each["role"] == "user" for each in fresh) == len(asks.stored)
         assert again.usage.get("output_tokens", 0) == sum(each["tokens"] for each in fresh)
-        gone = {t.message for t in again.root.walk() if t.status in ("pruned", "dead")}
+        pruned = [t for t in again.root.walk() if t.status in ("pruned", "dead")]
+        gone = {message for t in pruned for message in (t.message, *t.doubles)}
         assert set(asks.released) == gone  # also what was pruned before, if it was not released
     last, asks = ran(table, search, whole.session)
     assert shown(last) == shown(outcome)
@@ -167,6 +168,9 @@ def test_settings_that_cannot_be_name_their_flag() -> None:
     for name, value in {"method": "astar", "branch": 0, "thought_tokens": 0, "depth": 65}.items():
         with pytest.raises(UsageError, match=f"--{name.replace('_', '-')} is"):
             Search(**{name: value})  # type: ignore[arg-type]
+    for name in ("branch", "n_eval"):
+        with pytest.raises(UsageError, match=f"--{name.replace('_', '-')} is at most 128"):
+            Search(**{name: 129})  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="--stop-score is a number"):
         Search(stop_score=float("nan"))
 
@@ -192,6 +196,15 @@ def test_a_final_answer_counts_and_is_not_asked_for_again() -> None:
     assert not asks.asked
     more, asks = ran(table, replace(search, budget=2500, depth=3), session)
     assert more.spent == session.num_tokens - 500
+
+
+def test_a_task_that_says_the_depth_keeps_it() -> None:
+    table, session, search = Table(3), Session(), Search(depth=2)
+    task = replace(table.task(), step="STEP of {depth}")
+    think(PROBLEM, search, task, FakeAsks(session, table))
+    with pytest.raises(UsageError, match=r"--depth can't change .* \(table\)"):
+        think(PROBLEM, replace(search, depth=3), task, FakeAsks(session, table))
+    think(PROBLEM, replace(search, beam=3), task, FakeAsks(session, table))
 
 
 def test_what_was_deleted_is_asked_again() -> None:

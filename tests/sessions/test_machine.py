@@ -26,6 +26,7 @@ from radchat_sessions.store import Store
 from tests.machines import run
 
 NAMES = ("main", "side", "main-2", "price")
+THOUGHTS = ("s1.1", "s1.2", "s1.1.1")
 pick = st.integers(0, 10**6)
 
 
@@ -60,6 +61,7 @@ class Book:
     on: str | None = "main"
     bare: str | None = None
     log: list[Entry] = field(default_factory=list)
+    thoughts: dict[str, str] = field(default_factory=dict)  # message: its name
 
     @property
     def head(self) -> tuple[str | None, str | None]:
@@ -119,7 +121,8 @@ class StoreMachine(RuleBasedStateMachine):
 
     def shown(self, sid: str) -> set[str]:
         written = {m for i, s in self.said.items() if s.origin == sid for m in self.chain(i)}
-        return self.named(sid) | written
+        scored = {m for i in self.books[sid].thoughts for m in self.chain(i)}
+        return self.named(sid) | written | scored
 
     def place(
         self, book: Book, wanted: str, expected: str | None, to: str, *, move: bool = True
@@ -144,6 +147,10 @@ class StoreMachine(RuleBasedStateMachine):
                 if sid != away_from and message in self.shown(sid):
                     self.said[message].origin = sid
                     break
+
+    def unscore(self, sid: str, gone: set[str]) -> None:
+        for message in gone:
+            self.books[sid].thoughts.pop(message, None)
 
     def some(self, things: Iterable[str], n: int) -> str:
         ordered = sorted(things)
@@ -276,7 +283,9 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.pending)
     @rule(n=pick)
     def finish(self, n: int) -> None:
-        answer = self.some(self.pending, n)
+        self.finish_one(self.some(self.pending, n))
+
+    def finish_one(self, answer: str) -> None:
         ids = [*self.pending[answer].ids, 2]
         text = self.new_text()
         self.store.finish(
@@ -442,12 +451,49 @@ class StoreMachine(RuleBasedStateMachine):
         self.store.rename(sid, self.books[sid].name)
 
     @precondition(lambda self: self.books)
+    @rule(n=pick, at=pick, names=st.lists(st.sampled_from(THOUGHTS), min_size=2, max_size=3))
+    def think(self, n: int, at: int, names: list[str]) -> None:
+        """Answers without a branch, that get a name each, where it is free."""
+        sid = self.some(self.books, n)
+        shown = self.shown(sid)
+        parent, text = self.some(shown, at) if shown else None, self.new_text()
+        begun = self.store.begin(
+            sid,
+            parent=parent,
+            new=[NewMessage.of("user", text)],
+            prompt=NewPrompt(array("I", [7]), tokenizer="t", settings="s", shares=[(0, 1)]),
+            answers=[NewAnswer(None)] * len(names),
+        )
+        (user,) = begun.messages
+        self.said[user], self.prompts[begun.prompt] = Said(parent, text, sid), [7]
+        for answer, name in zip(begun.answer_ids, names, strict=True):
+            self.pending[answer] = Pending(sid, user, begun.prompt, None, user)
+            self.finish_one(answer)
+            self.score_one(sid, answer, name)
+
+    @precondition(lambda self: self.said)
+    @rule(n=pick, more=pick, name=st.sampled_from(THOUGHTS), score=st.sampled_from(("", "=0.5")))
+    def score(self, n: int, more: int, name: str, score: str) -> None:
+        """Whoever wrote it: it is shown from now on, and kept from no pruning."""
+        self.score_one(self.some(self.books, n), self.some(self.said, more), name, score)
+
+    def score_one(self, sid: str, message: str, name: str, score: str = "") -> None:
+        thoughts = self.books[sid].thoughts
+        if name in {other for key, other in thoughts.items() if key != message}:
+            with pytest.raises(Refused):
+                self.store.add_label(sid, message, name + score, "score")
+            return
+        self.store.add_label(sid, message, name + score, "score")
+        thoughts[message] = name
+
+    @precondition(lambda self: self.books)
     @rule(n=pick)
     def prune(self, n: int) -> None:
         sid = self.some(self.books, n)
         unnamed = self.shown(sid) - self.named(sid)
         others = {m for other in self.books if other != sid for m in self.shown(other)}
         assert set(self.store.prune(sid).messages) == unnamed - others
+        self.unscore(sid, unnamed)
         self.hand_over({m for m in unnamed & others if self.said[m].origin == sid}, away_from=sid)
         self.delete(unnamed - others)
 
@@ -470,6 +516,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert set(gone.messages) == below - others
         assert set(gone.branches) == {b for b, m in book.branches.items() if m in below}
         book.branches = {b: m for b, m in book.branches.items() if m not in below}
+        self.unscore(sid, below)
         self.hand_over({m for m in below & others if self.said[m].origin == sid}, away_from=sid)
         self.delete(below - others)
 
@@ -501,6 +548,9 @@ class StoreMachine(RuleBasedStateMachine):
             head = store.head(sid)
             assert (head.branch, head.message) == book.head
             assert {b.name: b.message for b in store.branches(sid)} == book.branches
+            for name in THOUGHTS:
+                found = [m for m, mine in book.thoughts.items() if mine == name]
+                assert store.thoughts(sid, name) == found
             told = store.messages(sid)
             assert {m.id for m in told} == self.shown(sid)
             for message in told:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
+T = TypeVar("T")
 ANSWER = 256  # tokens set aside for the final answer, where a quarter of the budget is not less
 
 
@@ -19,15 +21,16 @@ class Budget:
         """For the final answer, when nothing else is asked for. None: as many as it likes."""
         return None if self.most is None else max(self.most - self.spent, 0)
 
-    def num_fitting(self, costs: Sequence[int | None]) -> int:
-        """How many of the first may be asked at once. None: one that is paid, or costs nothing."""
+    def fitting(self, things: Sequence[T], cost: Callable[[T], int | None]) -> Sequence[T]:
+        """As many of the first as may be asked at once. A cost of None: it is paid already."""
         if self.most is None:
-            return len(costs)
+            return things
         room = self.most - min(ANSWER, self.most // 4) - self.spent
-        for number, cost in enumerate(costs):
-            if cost is not None and (room := room - cost) < 0:
-                return number
-        return len(costs)
+        for number, thing in enumerate(things):
+            price = cost(thing)
+            if price is not None and (room := room - price) < 0:
+                return things[:number]
+        return things
 
 
 def least(cost: int) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from radchat.errors import ContextOverflow, InvalidInput
 from radchat.programs.search.settings import Evaluate
 from radchat.programs.search.tree import Thought
 
@@ -52,7 +53,11 @@ def logprob(thinker: Thinker, thoughts: Sequence[Thought]) -> None:
     unknown = [thought for thought in thoughts if thought.score is None]
     for parent, family in siblings(unknown).items():
         texts = [thought.text for thought in family]
-        told = thinker.asks.score(parent.message, thinker.prompting.step_text(parent), texts)
+        try:
+            told = thinker.asks.score(parent.message, thinker.prompting.step_text(parent), texts)
+        except (ContextOverflow, InvalidInput) as error:  # of these texts; others may fit
+            thinker.give_up(family, error)
+            continue
         thinker.count(told["usage"], told["cache"])
         for thought, score in zip(family, told["scores"], strict=True):
             thought.score = math.exp(score)

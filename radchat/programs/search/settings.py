@@ -21,7 +21,7 @@ WORDS: Mapping[str, tuple[str, ...]] = {
     "evaluate": get_args(Evaluate),
     "select": get_args(Select),
 }
-MOST_DEPTH = 64
+MOST = {"depth": 64, "branch": 128, "n_eval": 128}
 GROWING = ("budget", "depth", "beam")  # what a resumed search may be given more of
 
 
@@ -50,8 +50,9 @@ class Search:
         for name in ("branch", "depth", "beam", "n_eval", "thought_tokens", "budget"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise UsageError(f"{flag(name)} is at least 1")
-        if self.depth > MOST_DEPTH:
-            raise UsageError(f"{flag('depth')} is at most {MOST_DEPTH}")
+        for name, most in MOST.items():
+            if getattr(self, name) > most:
+                raise UsageError(f"{flag(name)} is at most {most}")
         if self.stop_score is not None and not math.isfinite(self.stop_score):
             raise UsageError(f"{flag('stop_score')} is a number")
 

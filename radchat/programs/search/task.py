@@ -89,6 +89,11 @@ class Task:
         wished = {name: getattr(self, name) for name in SETTINGS}
         return {name: value for name, value in wished.items() if value is not None}
 
+    @property
+    def says_depth(self) -> bool:
+        """What it says to the model is another thing where the depth is another."""
+        return any("depth" in _fields(getattr(self, name)) for name in _PROMPTS)
+
     def check_problem(self, problem: str) -> None:
         """UsageError where the text is no problem of this task."""
         why = self.refuse and self._own(self.refuse, problem)

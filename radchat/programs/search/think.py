@@ -61,7 +61,7 @@ def think(
     """
     told = listener or Silent()
     opened = asks.opened
-    run = _run(search, opened)
+    run = _run(search, task, opened)
     journal = Journal(asks, is_paid=run > 1)
     root = Thought(f"s{opened['number']}", problem, opened.get("at"), status="live")
     budget = Budget(search.budget)
@@ -112,9 +112,14 @@ def _searched(thinker: Thinker) -> tuple[Reason, Thought]:
     return ("depth" if best.depth == thinker.search.depth else "dead ends"), best
 
 
-def _run(search: Search, opened: Mapping[str, Any]) -> int:
+def _run(search: Search, task: Task, opened: Mapping[str, Any]) -> int:
     """1 as long as a search has the settings it began with."""
     if opened.get("found") is None:
         return 1
     stored = Stored.of(opened)
+    if search.depth != stored.search.depth and task.says_depth:
+        raise UsageError(
+            f"--depth can't change in a search that is resumed where the task tells the model of "
+            f"it ({task.name}): begin another one"
+        )
     return stored.run + (search != stored.search)

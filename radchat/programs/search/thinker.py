@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Literal
 
 from radchat.errors import RadchatError, UsageError
-from radchat.programs.search.asks import Answer, Ask, Failed, Output
+from radchat.programs.search.asks import Answer, Ask, Output
 from radchat.programs.search.budget import Budget, least
 from radchat.programs.search.journal import Journal
 from radchat.programs.search.judging import JUDGES
@@ -51,12 +51,11 @@ class Thinker:
         """The next thoughts after each; as many at once as the budget has room for."""
         waiting = list(frontier)
         while waiting:
-            costs = [self._cost(thought) for thought in waiting]
-            num = self.budget.num_fitting(costs)
-            if num == 0:
-                self._require_room(costs[0])
+            wave = self.budget.fitting(waiting, self._cost)
+            if not wave:
+                self._require_room(waiting[0])
                 raise Ended("budget")
-            wave, waiting = waiting[:num], waiting[num:]
+            waiting = waiting[len(wave) :]
             self.visited += wave
             self.listener.wave(wave, "grow")
             grown = (
@@ -71,12 +70,12 @@ class Thinker:
             return None
         return self.prompting.most(parent)
 
-    def _require_room(self, cost: int | None) -> None:
+    def _require_room(self, parent: Thought) -> None:
         """A budget that the first thoughts don't fit in is a mistake of the user's."""
-        if not self.thoughts and cost is not None:
+        if parent is self.root:
             raise UsageError(
                 f"--budget {self.budget.most:,} is too small for one thought: with these settings "
-                f"{least(cost):,} is the least"
+                f"{least(self.prompting.most(parent)):,} is the least"
             )
 
     def _samples(self, wave: Sequence[Thought]) -> list[Thought]:
@@ -120,17 +119,18 @@ class Thinker:
 
     def _added(self, parent: Thought, outputs: Sequence[Output]) -> list[Thought]:
         """Its children. What says the same as one before it is none."""
-        names: dict[str, str] = {}
+        known: dict[str, Thought] = {}
         says = self.search.generate == "propose"
         for number, output in enumerate(outputs, start=1):
             name, text = f"{parent.name}.{number}", self.task.read_thought(output.text)
             tokens = 0 if says else output.tokens
-            first = names.setdefault(self._key(parent, text), name)
-            if first != name:
+            key = self._key(parent, text)
+            if key in known:
                 parent.side_tokens += tokens
-                self.listener.note(f"{name} says the same as {first}: kept once")
+                known[key].doubles.append(output.message)
+                self.listener.note(f"{name} says the same as {known[key].name}: kept once")
                 continue
-            thought = Thought(name, text, output.message, parent, tokens=tokens)
+            known[key] = thought = Thought(name, text, output.message, parent, tokens=tokens)
             thought.logprob = output.logprob
             parent.children.append(thought)
         return parent.children
@@ -211,7 +211,10 @@ class Thinker:
             if kept and thought.status == "live" and thought not in kept:
                 thought.status = "pruned"
                 gone.append(thought)
-        messages = [thought.message for thought in gone if thought.message is not None]
+        # the KV of one is that of the other where both are of the same tokens
+        messages = [
+            each for thought in gone for each in (thought.message, *thought.doubles) if each
+        ]
         if messages:
             self.listener.pruned(gone, self.asks.release(messages))
 
@@ -244,15 +247,16 @@ class Thinker:
                 self.count(answer.usage, answer.cache)
                 found.append(answer.outputs)
             else:
-                self._failed(about[number] if about else [thoughts[number]], answer)
+                self.give_up(about[number] if about else [thoughts[number]], answer.error)
                 found.append(None)
         return found
 
-    def _failed(self, thoughts: Sequence[Thought], answer: Failed) -> None:
-        self.failures.append(answer.error)
+    def give_up(self, thoughts: Sequence[Thought], error: RadchatError) -> None:
+        """What could be asked of the model about them failed."""
+        self.failures.append(error)
         for thought in thoughts:
-            self._bury(thought, answer.error.message)
-            self.listener.note(f"{thought.name} is given up: {answer.error.message}")
+            self._bury(thought, error.message)
+            self.listener.note(f"{thought.name} is given up: {error.message}")
 
     def _bury(self, thought: Thought, why: str) -> None:
         if thought.parent is not None:  # the root is where one may always begin
