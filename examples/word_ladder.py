@@ -4,8 +4,8 @@
     python examples/word_ladder.py
 
 A task file is a Python file with `task = Task(...)`: prompts, what a thought may be, and a checker.
-Here a thought is held to the words that may come next, so that the smallest model makes no false
-step; it has to find the way. What a task leaves out is as in a search without one.
+Here a thought is held to the words that may come next: the smallest model makes no false step, and
+has only to find the way. What a task leaves out is as in a search without one.
 """
 
 from __future__ import annotations
@@ -38,16 +38,22 @@ def ends(problem: str) -> tuple[str, str]:
 def refuse(problem: str) -> str | None:
     """Why this is no problem of the task; asked first."""
     named = [word for word in re.findall(r"[a-z]+", problem.lower()) if word in WORDS]
-    return None if len(named) == 2 else 'want two words that it knows, as "cold to warm"'
+    if len(named) != 2:
+        return 'want two words that it knows, as "cold to warm"'
+    return None if next_words(problem, []) else f"no ladder leads from {named[0]} to {named[1]}"
 
 
-def is_step(word: str, after: str) -> bool:
-    return sum(a != b for a, b in zip(word, after, strict=True)) == 1
+def right(word: str, end: str) -> int:
+    """How many letters are those of the end already."""
+    return sum(a == b for a, b in zip(word, end, strict=True))
 
 
 def next_words(problem: str, thoughts: Sequence[str]) -> list[str]:
-    path = [ends(problem)[0], *thoughts]
-    return [word for word in WORDS if word not in path and is_step(word, path[-1])]
+    """One letter changes, and never one that is right."""
+    start, end = ends(problem)
+    path = [start, *thoughts]
+    words = [word for word in WORDS if word not in path and right(word, path[-1]) == 3]
+    return [word for word in words if right(word, end) >= right(path[-1], end)]
 
 
 def thought(problem: str, thoughts: Sequence[str]) -> Grammar:
@@ -76,7 +82,8 @@ task = Task(
     opening="A word ladder: change one letter at a time, and each step is a word. From {problem}.",
     step="The next word?",
     propose="List {count} words that may come next.",
-    value="How near is {last} to the end of the ladder ({problem})? From 1 (far) to 10 (there).",
+    value="{problem}: how many letters of {last} are in their last place already?",
+    values={"0": 0, "1": 1, "2": 2, "3": 3, "4": 4},
     vote="Which of these is the nearest to the end of the ladder?\n{candidates}\nIts number:",
     answer="Write down the whole ladder.",
     thought=thought,
@@ -84,9 +91,11 @@ task = Task(
     final=final,
     refuse=refuse,
     depth=6,
-    branch=4,
-    beam=4,
+    branch=6,
+    beam=6,
+    n_eval=1,
     thought_tokens=8,
+    temperature=1.2,  # no step can be false, so it may be bold
 )
 
 
@@ -102,5 +111,5 @@ def shortest(problem: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    for example in ("cold to warm", "gold to wolf", "farm to come"):
+    for example in ("cold to warm", "gold to wolf", "farm to come", "hard to told", "wild to more"):
         print(final(example, shortest(example)))

@@ -1,4 +1,4 @@
-"""Any problem: thoughts are lines of text, ratings 1 to 10."""
+"""Any problem: thoughts are lines of text, ratings 1 to 9."""
 
 from __future__ import annotations
 
