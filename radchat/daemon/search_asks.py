@@ -106,7 +106,8 @@ def _check_extra(search: Search, ask: Ask, require: Any) -> None:
     if "extra" not in ask:
         return
     own = ask["extra"].get("search")
-    is_own = isinstance(own, Mapping) and own.get("number") == search.number
+    number = own.get("number") if isinstance(own, Mapping) else None
+    is_own = type(number) is int and number == search.number  # true is no number
     is_own = is_own and ask["extra"].keys() == {"search"}
     require(is_own, "extra", f'want {{"search": {{"number": {search.number}, …}}}}')
     require(len(str(own)) <= MOST_EXTRA, "extra", f"want at most {MOST_EXTRA:,} characters")

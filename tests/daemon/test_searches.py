@@ -334,6 +334,7 @@ def test_what_makes_no_sense_is_refused_before_anything_starts(tmp_path: Path) -
                 ("names", {"names": ["good"]}),
                 ("names", {"names": ["s2.1"]}),
                 ("extra", {"extra": {"search": {"number": 2}}}),
+                ("extra", {"extra": {"search": {"number": True}}}),
                 ("extra", {"extra": {"number": 1}}),
                 ("extra", {"extra": s.extra(problem="x" * 300_000)}),
             ):
@@ -389,9 +390,8 @@ def test_a_search_is_found_again_and_goes_on_with_the_same_ids(tmp_path: Path) -
             async with search(home, system="You think.", only_terminal=True) as s:
                 root = s.asked("first", n=2, names=["s1.1", "s1.2"], options=HOT)
                 root["extra"] = s.extra(problem="make twenty four of these", settings={"depth": 2})
-                (first,) = named(
-                    await s.events(s.asked("beside", says=["a", "b"], n=1), root), "answer"
-                )[1:]
+                beside = s.asked("beside", says=["a", "b"], n=1)  # ends first
+                (_, first) = named(await s.events(beside, root), "answer")
                 thoughts = [out["message"] for out in first["outputs"]]
                 await s.ask("rate", thoughts[0], options={"temperature": 0, "logprobs": 0})
                 await s.on_desk(
@@ -421,8 +421,8 @@ def test_a_search_is_found_again_and_goes_on_with_the_same_ids(tmp_path: Path) -
                 with pytest.raises(Busy, match="is running"):
                     async with search(home, new_session=None, resume="s1"):
                         pass
-                beside = await s.ask("another root")
-                assert (await s.message(beside["user"])).parent == system.id
+                other = await s.ask("another root")
+                assert (await s.message(other["user"])).parent == system.id
             with pytest.raises(NotFound, match="no search s2"):
                 async with search(home, new_session=None, resume="s2"):
                     pass
