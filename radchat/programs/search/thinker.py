@@ -11,6 +11,7 @@ from typing import Literal
 from radchat.errors import RadchatError, UsageError
 from radchat.programs.search.asks import Answer, Ask, Output
 from radchat.programs.search.budget import Budget, least
+from radchat.programs.search.growing import GROWERS
 from radchat.programs.search.journal import Journal
 from radchat.programs.search.judging import JUDGES
 from radchat.programs.search.listener import Listener
@@ -40,6 +41,7 @@ class Thinker:
     failures: list[RadchatError] = field(default_factory=list)
     usage: dict[str, int] = field(default_factory=dict)
     cache: dict[str, int] = field(default_factory=dict)
+    num_doubles: int = 0  # thoughts of the wave that are none: others say the same
     _dead: list[Thought] = field(default_factory=list)  # their KV is not released yet
 
     def __post_init__(self) -> None:
@@ -58,10 +60,9 @@ class Thinker:
             waiting = waiting[len(wave) :]
             self.visited += wave
             self.listener.wave(wave, "grow")
-            grown = (
-                self._samples(wave) if self.search.generate == "sample" else self._proposals(wave)
-            )
+            grown = GROWERS[self.search.generate](self, wave)
             self.thoughts += grown
+            self._tell_doubles()
             self._check(grown)
             yield grown
 
@@ -78,65 +79,10 @@ class Thinker:
                 f"{least(self.prompting.most(parent)):,} is the least"
             )
 
-    def _samples(self, wave: Sequence[Thought]) -> list[Thought]:
-        asks = [self.prompting.samples(parent) for parent in wave]
-        grown: list[Thought] = []
-        for parent, outputs in zip(wave, self.ask(wave, asks), strict=True):
-            if outputs is not None:
-                grown += self._added(parent, outputs)
-        return grown
-
-    def _proposals(self, wave: Sequence[Thought]) -> list[Thought]:
-        answers = self.ask(wave, [self.prompting.proposals(parent) for parent in wave])
-        parents, asks = [], []
-        for parent, outputs in zip(wave, answers, strict=True):
-            if outputs is None:
-                continue
-            parent.side_tokens += outputs[0].tokens
-            texts = self._different(parent, outputs[0].text)
-            if texts:
-                parents.append(parent)
-                asks.append(self.prompting.proposed(parent, texts))
-            else:
-                self.listener.note(f"nothing was proposed after {parent.name}")
-        grown: list[Thought] = []
-        for parent, outputs in zip(parents, self.ask(parents, asks), strict=True):
-            if outputs is not None:
-                grown += self._added(parent, outputs)
-        return grown
-
-    def _different(self, parent: Thought, text: str) -> list[str]:
-        proposed = self.task.read_proposals(text, self.search.branch)
-        texts: dict[str, str] = {}
-        for each in proposed:
-            texts.setdefault(self._key(parent, each), each)
-        if len(texts) < len(proposed):
-            self.listener.note(
-                f"{len(proposed) - len(texts)} of {len(proposed)} proposals after {parent.name} "
-                "say the same as others: kept once"
-            )
-        return list(texts.values())
-
-    def _added(self, parent: Thought, outputs: Sequence[Output]) -> list[Thought]:
-        """Its children. What says the same as one before it is none."""
-        known: dict[str, Thought] = {}
-        says = self.search.generate == "propose"
-        for number, output in enumerate(outputs, start=1):
-            name, text = f"{parent.name}.{number}", self.task.read_thought(output.text)
-            tokens = 0 if says else output.tokens
-            key = self._key(parent, text)
-            if key in known:
-                parent.side_tokens += tokens
-                known[key].doubles.append(output.message)
-                self.listener.note(f"{name} says the same as {known[key].name}: kept once")
-                continue
-            known[key] = thought = Thought(name, text, output.message, parent, tokens=tokens)
-            thought.logprob = output.logprob
-            parent.children.append(thought)
-        return parent.children
-
-    def _key(self, parent: Thought, text: str) -> str:
-        return self.task.key_of(self.prompting.problem, [*parent.texts, text])
+    def _tell_doubles(self) -> None:
+        if num := self.num_doubles:
+            self.listener.note(f"{num} of these thoughts said the same as others: kept once")
+        self.num_doubles = 0
 
     def _check(self, grown: Sequence[Thought]) -> None:
         """What the task knows without asking the model."""
@@ -211,7 +157,6 @@ class Thinker:
             if kept and thought.status == "live" and thought not in kept:
                 thought.status = "pruned"
                 gone.append(thought)
-        # the KV of one is that of the other where both are of the same tokens
         messages = [
             each for thought in gone for each in (thought.message, *thought.doubles) if each
         ]

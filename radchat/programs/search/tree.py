@@ -32,7 +32,7 @@ class Thought:
     logprob: float | None = None  # of all its tokens
     why: str | None = None  # it is dead
     children: list[Thought] = field(default_factory=list)
-    doubles: list[str] = field(default_factory=list)  # messages of siblings that say the same
+    doubles: list[str] = field(default_factory=list)  # messages that say the same: one KV, maybe
 
     def __repr__(self) -> str:
         return f"<thought {self.name} {self.status} {self.score}>"
