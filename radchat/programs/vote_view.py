@@ -154,10 +154,10 @@ class VoteView(ManyView):
             names = listed([cut(one_line(row.answer), ANSWER) for row in tied], EACH)
             votes = counted(tied[0].count, "vote")
             lines.append(f"a tie: {names} have {votes} each; the one said first is taken")
-        if self._decided_after:
-            stopped = counted(sum(each.phase == "stopped" for each in self.branches.all), "other")
+        stopped = sum(each.phase == "stopped" for each in self.branches.all)
+        if self._decided_after and stopped:  # they may have ended meanwhile
             after = f"decided after {self._decided_after} of {tally.num}"
-            lines.append(f"{after}: {stopped} stopped")
+            lines.append(f"{after}: {counted(stopped, 'other')} stopped")
         if self._cut:
             lines.append(f"cut off, and counted as they are: {_numbers(self._cut)}")
         if self._misfits:

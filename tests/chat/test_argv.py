@@ -43,6 +43,9 @@ TABLE = {
     "sessions ls --color=never": "--color=never sessions ls",
     "ask -s --json hi": "ask -s --json hi",  # the value of -s again
     "ask -- --json": "ask -- --json",
+    "vote --extract --json hi": "vote --extract --json hi",
+    "vote --extract -r4 -r x hi": "vote --extract -r4 --resume=x hi",
+    "ask --extract --json hi": "--json ask --extract hi",  # a flag there
     # other words for a command
     "checkout main": "switch main",
     "pull smollm2-135m": "models pull smollm2-135m",

@@ -135,12 +135,32 @@ def test_ctrl_c_counts_what_is_whole_and_head_stays(open_: Open, daemon: FakeDae
     assert moves(daemon) == []
 
 
-def test_ctrl_c_before_one_is_whole_says_what_is_kept(open_: Open, daemon: FakeDaemon) -> None:
-    voters(daemon, *SAYS)
-    terminal = open_("vote", "-N", "4", *NUMBER, *ASKED, TERM="dumb")
-    wait_until(lambda: bool(daemon.asked("generate")))
+def test_ctrl_c_under_json_is_a_document(home: Path, daemon: FakeDaemon, tmp_path: Path) -> None:
+    speakers, out = voters(daemon, *SAYS), tmp_path / "out.json"
+    line = shlex.join(radchat("--daemon", str(daemon.path), "vote", "--json", *NUMBER, *ASKED))
+    command = ["sh", "-c", f"trap : INT; {line} > {out}; echo ended $?"]
+    with Terminal(command, clean_env(home, RADCHAT_MODEL="tiny")) as terminal:
+        speakers.end(1)
+        terminal.wait_for("1 of 4: 1 for 42 · 12 tokens")
+        terminal.type("\x03")
+        terminal.wait_for("ended 130")
+        assert "votes" not in terminal.text
+    error = json.loads(out.read_text())["error"]
+    assert error["message"].startswith("cancelled after 1 of 4 answers, all that came is kept in ")
+    assert error["begun"]["messages"][1] == long("a1a0")
+    assert moves(daemon) == []
+
+
+def test_ctrl_c_before_a_word_says_where_the_question_is(open_: Open, daemon: FakeDaemon) -> None:
+    speakers = voters(daemon, "", "")
+    terminal = open_("vote", "-N", "2", *NUMBER, *ASKED, TERM="dumb")
+    speakers.event("progress", choice=0, stage="extend", done=32, total=100)
+    speakers.event("notice", text="this recomputes 8,371 tokens", code="recompute")
+    terminal.wait_for("this recomputes")
     terminal.type("\x03")
     assert terminal.wait_end() == 130
+    kept = "cancelled before an answer: the question is kept in report-q3; `radchat retry"
+    assert f"{kept} c0c0` answers it" in " ".join(terminal.everything.split("\n"))
     assert moves(daemon) == []
 
 

@@ -76,3 +76,8 @@ def test_ctrl_c_leaves_head_where_it_was(terminal: Shell) -> None:
     assert "cancelled" in done.err
     terminal.home.assert_balanced()
     assert stands(terminal) == ({"main": asked["message"]}, asked["message"])
+    failed = terminal.json(
+        "vote", "-c", "-N", "2", "--choice", "a", "--extract", "b", "so?", code=57
+    )
+    assert [body["text"] for body in failed["error"]["branches"]] == ["a", "a"]
+    assert stands(terminal) == ({"main": asked["message"]}, asked["message"])
