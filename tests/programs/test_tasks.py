@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -223,6 +224,19 @@ def test_what_a_checker_may_say_is_one_of_three(tmp_path: Path) -> None:
     path = task_in(tmp_path, "task = Task('t', check=lambda p, t: True)")
     with pytest.raises(RadchatError, match=r"check gave True: want open, dead or solved"):
         find_task(str(path)).state_of("p", ["a"])
+
+
+def test_the_manual_has_every_part_of_a_task_and_its_example_is_one(tmp_path: Path) -> None:
+    page = (LADDER.parents[1] / "docs" / "search.md").read_text(encoding="utf-8")
+    section = page[page.index("\n## Tasks") : page.index("\n## The budget")]
+    rows = " ".join(re.findall(r"^\| (`.+?) \|", section, re.MULTILINE))
+    named = {each.name for each in fields(Task)} - {"name", "source"}
+    assert named == set(re.findall(r"`(\w+)`", rows))
+    (code,) = re.findall(r"```python\n(.+?)```", section, re.DOTALL)
+    path = tmp_path / "haiku.py"
+    path.write_text(code, encoding="utf-8")
+    task = find_task(str(path))
+    assert task.first_text("the sea") == "Write line 1 of a haiku about the sea."
 
 
 # -- the example -----------------------------------------------------------------------------------

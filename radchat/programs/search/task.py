@@ -37,7 +37,6 @@ _PROMPTS = ("opening", "step", "first", "propose", "value", "vote", "answer")
 @dataclass(frozen=True)
 class Task:
     name: str
-    about: str = ""  # in a line
     source: str = ""  # the file it is from
 
     opening: str = "{problem}"  # above the first prompt of a branch

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from radchat.programs.search.task import Task
 
-FREE = Task("free", about="any problem; a thought is a line of text")
+FREE = Task("free")

@@ -104,7 +104,6 @@ def refuse(problem: str) -> str | None:
 
 GAME24 = Task(
     "game24",
-    about="make 24 of four numbers with + - * /",
     opening=OPENING,
     step=STEP,
     propose=PROPOSE,
