@@ -88,13 +88,17 @@ def test_the_last_used_session_is_the_first_listed_in_whichever_store_it_is(
 def test_prune_tells_what_goes_and_forgets_its_kv(daemon: Daemon) -> None:
     first = daemon.new("a question of some length to be retried", max_tokens=30)
     session = first["session"]
-    daemon.ask(kind="retry", session=session, max_tokens=30)
+    again = daemon.ask(kind="retry", session=session, max_tokens=30)["branches"][0]
     told = daemon("sessions.prune", session=session, dry_run=True)
-    assert told["messages"] == 1
-    assert told["tokens"] == 30
-    assert 16 <= told["kv_tokens"] <= 32  # whole pages
+    assert (told["messages"], told["tokens"]) == (1, 30)
+    assert again["text"] == first["branches"][0]["text"]
+    assert told["kv_tokens"] == 0  # it is the very KV of what stays
+    daemon.ask("a question of another sort", kind="edit", session=session, max_tokens=30)
+    told = daemon("sessions.prune", session=session, dry_run=True)
+    assert told["messages"] == 3
+    assert told["kv_tokens"] in range(32, told["tokens"] + 16, 16)  # whole pages
     assert told["kv_bytes"] > 0
-    assert len(daemon("tree", session=session)["messages"]) == 3
+    assert len(daemon("tree", session=session)["messages"]) == 5
     used = daemon("cache.stats")["tiers"]["device"]["tokens"]
     done = daemon("sessions.prune", session=session)
     assert done == told | {"dry_run": False}
