@@ -139,7 +139,7 @@ class Reference:
         lowest = min([self.rank(path) for path in left], default=0)
         while left and len(chosen) < self.search.beam:
             pick = self.first_best(left)
-            if self.search.select == "sample":
+            if self.search.select == "sample" and len(pick) < self.search.depth:
                 weights = [self.rank(path) - min(lowest, 0) for path in left]
                 if sum(weights) == 0:
                     weights = [1] * len(left)

@@ -79,10 +79,8 @@ class Search:
                     "begin another one"
                 )
             if was is None or value < was:
-                had = "without one" if was is None else f"with {was:,}"
-                raise UsageError(
-                    f"{flag(name)} can only grow in a search that is resumed: it began {had}"
-                )
+                had = "there was none" if was is None else f"it was {was:,}"
+                raise UsageError(f"{flag(name)} can only grow in a search that is resumed ({had})")
         return dataclasses.replace(self, **given)
 
 

@@ -125,10 +125,12 @@ class Thinker:
 
     def select(self, thoughts: Sequence[Thought], what: str) -> list[Thought]:
         """``beam`` of them, the best first; of equals the first. Or drawn one after the other, each
-        as likely as its score is high (where any is below nothing, as it is above the least).
+        as likely as its score is high (where any is below nothing, as it is above the least); but
+        not at full depth, where nothing is gone on from.
         """
         num = min(self.search.beam, len(thoughts))
-        if self.search.select == "greedy":
+        is_last = any(thought.depth == self.search.depth for thought in thoughts)
+        if self.search.select == "greedy" or is_last:
             return sorted(thoughts, key=self.rank, reverse=True)[:num]
         draw = random.Random(seed_of(self.search.seed, what, "select"))
         left, chosen = list(thoughts), []
