@@ -56,16 +56,16 @@ class Extraction:
 def extraction(how: str | None) -> Extraction:
     """``how`` as `--extract` has it; UsageError for what can be none."""
     if how is None:
-        return Extraction("words", whole, _one_spaced)
+        return Extraction("a word", whole, _one_spaced)
     if how == LAST_NUMBER:
-        return Extraction("number", last_number, same)
+        return Extraction("a number", last_number, same)
     if how == LAST_LINE:
-        return Extraction("line", last_line, same)
+        return Extraction("a line", last_line, same)
     if how.startswith(JSON):
         path = parse_path(how.removeprefix(JSON))
         return Extraction(f"JSON with {how}", lambda text: in_json(text, path), same)
     matcher = Matcher(_checked(how))
-    return Extraction(f"match for {how}", matcher, same, matcher)
+    return Extraction(f"a match for {how}", matcher, same, matcher)
 
 
 def _checked(pattern: str) -> str:

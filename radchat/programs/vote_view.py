@@ -163,13 +163,20 @@ class VoteView(ManyView):
         if self._misfits:
             wrong = _numbers(self._misfits)
             lines.append(f"not of the form that was asked for, and not counted: {wrong}")
-        matcher = self.extraction.matcher
-        if matcher is not None and matcher.num_given_up:
-            texts = counted(matcher.num_given_up, "text")
-            lines.append(f"{self.extraction.what}: the search of {texts} took too long: none there")
+        if self._num_given_up:
+            texts = counted(self._num_given_up, "text")
+            lines.append(
+                f"given up after a second, in {texts}: the search for {self.extraction.what}"
+            )
         if self.answer.done:
             lines.append(shared_line(tally.num, self.answer.done, "answer"))
         return lines
+
+    @property
+    def _num_given_up(self) -> int:
+        """Texts in which a search took too long."""
+        matcher = self.extraction.matcher
+        return 0 if matcher is None else matcher.num_given_up
 
     def cancelled(self, session: str = "") -> str:
         if not self.answer.init:
@@ -182,7 +189,7 @@ class VoteView(ManyView):
         elif rows:
             done = f"{self.tally.num_whole} of {counted(self.tally.num, 'answer')}"
             line = f"cancelled after {done}, all that came is kept{place}"
-            most = one_line(cut(rows[0].answer, ANSWER))
+            most = cut(one_line(rows[0].answer), ANSWER)
             way = f"switch {self.first(rows[0]).at.removeprefix('@')}` goes to one for {most}"
         else:
             line = f"cancelled: what came so far is kept{place}"
@@ -196,7 +203,7 @@ class VoteView(ManyView):
         if rows := self.tally.rows:
             return rows[0]
         num, whole = counted(self.tally.num, "answer"), self.tally.num_whole
-        why = f"none of {num} has a {self.extraction.what}"
+        why = f"none of {num} has {self.extraction.what}"
         if not whole:
             lack = "of the form that was asked for" if self._misfits else "whole"
             why = f"none of {num} is {lack}"
@@ -233,6 +240,7 @@ class VoteView(ManyView):
             "tied": [row.answer for row in tally.tied],
             "without": tally.without,
             "counted": tally.num_whole,
+            "given_up": self._num_given_up,
             **(where or {"branch": None, "message": None}),
             "branches": bodies,
             "head": where or self.answer.done["head"],

@@ -277,7 +277,7 @@ def test_an_early_stop_never_changes_who_wins(
 
 
 def test_each_way_says_what_is_missing_where_there_is_none() -> None:
-    ways = {r"\d": r"match for \d", "last-number": "number", "json:a": "JSON with json:a"}
+    ways = {r"\d": r"a match for \d", "last-number": "a number", "json:a": "JSON with json:a"}
     for how, what in ways.items():
         found: Extraction = extraction(how)
         assert (found.what, found.is_whole) == (what, False)
