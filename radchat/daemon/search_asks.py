@@ -12,16 +12,18 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from radchat.daemon import options
 from radchat.daemon.arguments import Options
 from radchat.daemon.grammar_asked import GrammarAsked
-from radchat.daemon.prepared import Prepared, prepare
+from radchat.daemon.past import Past
+from radchat.daemon.prepared import Prepared, new_prompt, prepare
 from radchat.daemon.searches import MOST_GOING, Search
 from radchat.daemon.turns import Plan
 from radchat.engine.request import MAX_CHOICES, Ids, SamplingParams
-from radchat.errors import InvalidInput, RadchatError, context_overflow
+from radchat.errors import InvalidInput, context_overflow
 from radchat_sessions.messages import NewMessage
 from radchat_sessions.scores import is_thought
 
@@ -131,9 +133,16 @@ def require_free(search: Search, names: Sequence[str]) -> None:
 
 
 def prepared(
-    search: Search, at: str | None, text: str, extra: Mapping[str, Any] | None = None
+    search: Search,
+    at: str | None,
+    text: str,
+    extra: Mapping[str, Any] | None = None,
+    *,
+    thinks: bool = False,
 ) -> Prepared:
-    """The very ids that an ordinary turn there would have."""
+    """The very ids that an ordinary turn there would have; but where they begin to reason for the
+    model, and it is not to, that is ended at once.
+    """
     at = search.at if at is None else at
     search.require(at)
     said = NewMessage.of("user", text)
@@ -142,23 +151,37 @@ def prepared(
     plan = Plan(search.place, at, (*first, new), branch="", expected=None)
     past, limit = search.past(at), search.limit
     made = prepare(search.store, plan, search.loaded, search.switches, limit, past)
+    if made.opens_reasoning and not thinks:
+        made = _unreasoned(search.loaded, made, past)
     if len(made.ids) >= limit:
         raise context_overflow(len(made.ids), limit)
     return made
 
 
-def said_ids(loaded: Loaded, made: Prepared, text: str, limit: int) -> Ids:
-    """The ids of an answer that is given as text. Where the prompt has begun to reason for the
-    model, that is ended first.
-    """
-    tokenizer, before = loaded.tokenizer, array("I")
-    if made.opens_reasoning:
-        mark = loaded.template.facts.form.close_mark
-        known = tokenizer.control.get(mark)
-        before = tokenizer.encode_text(mark, made.ids) if known is None else array("I", [known])
-    ids = before + tokenizer.encode_text(text, made.ids + before)
+def _unreasoned(loaded: Loaded, made: Prepared, past: Past) -> Prepared:
+    how, tokenizer = made.how, loaded.tokenizer
+    assert how is not None
+    mark = loaded.template.facts.form.close_mark
+    known = tokenizer.control.get(mark)
+    more = tokenizer.encode_text(mark, how.ids) if known is None else array("I", [known])
+    more = more + tokenizer.encode_text("\n\n", how.ids + more)
+    how = replace(
+        how,
+        ids=how.ids + more,
+        tail=how.tail + more,
+        shares=(*how.shares[:-1], how.shares[-1] + len(more)),
+        opens_reasoning=False,
+    )
+    prompt = new_prompt(past.path, how, tokenizer.hash)
+    return replace(made, ids=how.ids, how=how, prompt=prompt, opens_reasoning=False)
+
+
+def said_ids(search: Search, made: Prepared, text: str) -> Ids:
+    """The ids of an answer that is given as text."""
+    ids = search.loaded.tokenizer.encode_text(text, made.ids)
     if not ids:
-        raise RadchatError("this text has no tokens")
-    if len(made.ids) + len(ids) >= limit:
-        raise context_overflow(len(made.ids) + len(ids), limit)
+        raise InvalidInput("this text has no tokens", field="says")
+    num = len(made.ids) + len(ids)
+    if num >= search.limit:
+        raise context_overflow(num, search.limit)
     return ids

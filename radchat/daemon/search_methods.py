@@ -165,7 +165,7 @@ class SearchMethods(ProgramMethods):
 
         def read() -> tuple[Ids, list[Ids]]:
             made = prepared(found, at, text)
-            ids = [said_ids(found.loaded, made, choice, found.limit) for choice in choices]
+            ids = [said_ids(found, made, choice) for choice in choices]
             return made.ids, ids
 
         async def work() -> dict[str, Any]:

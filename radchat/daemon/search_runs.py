@@ -114,7 +114,10 @@ class Asking:
         loaded, says = search.loaded, ask.get("says")
         extra = extra_of(search, ask)
         await self._desk.run(lambda: require_free(search, ask.get("names") or ()))
-        made = await self._desk.run(lambda: prepared(search, ask["at"], ask["text"], extra))
+        thinks = search.thinks and says is None
+        made = await self._desk.run(
+            lambda: prepared(search, ask["at"], ask["text"], extra, thinks=thinks)
+        )
         grammar = ask.get("grammar")
         under = None if grammar is None else await self._compiled(grammar, made)
         requests = [
@@ -150,9 +153,7 @@ class Asking:
         )
         if says is None:
             return Going(number, ask, asked, requests, choices, len(choices))
-        ids = await self._desk.run(
-            lambda: [said_ids(loaded, made, text, search.limit) for text in says]
-        )
+        ids = await self._desk.run(lambda: [said_ids(search, made, text) for text in says])
         for choice, text, own in zip(choices, says, ids, strict=True):
             give(choice, text, own)
         return Going(number, ask, asked, (), choices, 0)

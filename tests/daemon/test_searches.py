@@ -5,19 +5,20 @@ from __future__ import annotations
 import asyncio
 import threading
 from array import array
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from radchat.daemon.body import check_arguments
-from radchat.daemon.search_asks import prepared, said_ids
-from radchat.errors import Busy, ContextOverflow, InvalidInput, NotFound, UsageError
+from radchat.errors import Busy, InvalidInput, NotFound, UsageError
 from radchat.protocol import Event
 from tests.daemon.programs import program
 from tests.daemon.searching import search
 from tests.daemon.services import WHERE, House, house, named, run, until
+from tests.e2e.test_reasoning import ADDED, SAYS
+from tests.e2e.tiny_models import converted
+from tests.engine.text_toys import TEMPLATES
 
 HOT: Any = {"temperature": 2, "seed": 5}
 
@@ -146,21 +147,39 @@ def test_texts_that_are_given_are_answers_with_ids_and_cost_nothing(tmp_path: Pa
     run(main())
 
 
-def test_a_text_that_is_given_where_the_model_reasons_first_ends_its_reasoning(
-    tmp_path: Path,
+@pytest.mark.parametrize("name", ["qwen3", "deepseek_r1"])
+def test_a_model_that_reasons_does_so_where_it_is_told_to_and_else_its_reasoning_is_ended(
+    tmp_path: Path, name: str
 ) -> None:
+    asked: Any = {"kind": "choices", "source": '["de", "x"]'}
+
     async def main() -> None:
-        async with house(tmp_path) as home, search(home) as s:
-            made = await s.on_desk(lambda _: prepared(s.inside, None, "think"))
-            loaded = s.inside.loaded
-            opened = replace(made, opens_reasoning=True)
-            form = loaded.template.facts.form
-            for text in ("so", "12"):
-                plain, ended = (said_ids(loaded, each, text, 999) for each in (made, opened))
-                assert loaded.tokenizer.decode(plain) == text
-                assert loaded.tokenizer.decode(ended) == form.close_mark + text
-            with pytest.raises(ContextOverflow):
-                said_ids(loaded, made, "so", len(made.ids) + 1)
+        async with house(tmp_path) as home:
+            template = (TEMPLATES / f"{name}.jinja").read_text()
+            models, added, says = home.places.models, ADDED[name], SAYS[name]
+            converted(models, name, template=template, added=added, follows=says)
+            async with search(home, model=name) as s:
+                at = None
+                for step in ("one", "two"):
+                    body = await s.ask(step, at, grammar=asked)
+                    (out,) = body["outputs"]
+                    assert (out["text"], out["reasoning"]) == ("de", None)
+                    said = await s.ask("say", body["messages"][0], says=["so"])
+                    before, at = await s.ids(body["messages"][0]), said["messages"][0]
+                    ids = await s.ids(at)
+                    assert ids[: len(before) - 1] == before[:-1], "all that was said stands"
+                    text = s.inside.loaded.tokenizer.decode(ids)
+                    assert text.endswith("</think>\n\nso")
+                found = await home.service.search_score(s.id, None, "one", ["de", "x"])
+                assert found["choice"] == 0
+                assert found["usage"]["cached_input_tokens"] > found["cache"]["computed"]
+            async with search(home, model=name, think="on") as s:
+                body = await s.ask("one", grammar=asked, max_tokens=30)
+                (out,) = body["outputs"]
+                assert (out["text"], out["reasoning"]) == ("de", "abc")
+                stored = await s.message(out["message"])
+                assert (stored.reasoning, stored.text) == ("abc", "de")
+            assert (await home.service.sessions_verify(WHERE))["problems"] == []
 
     run(main())
 
