@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from radchat.daemon.arguments import ChatHead
@@ -13,6 +13,7 @@ from radchat.protocol import Where
 from radchat_sessions import scores
 from radchat_sessions.errors import NotFound
 from radchat_sessions.names import shortest
+from radchat_sessions.scores import Score
 from radchat_sessions.store import Store
 
 MOST = 200  # of a kind; nobody reads more of them, and a shell has to list them
@@ -38,18 +39,20 @@ class RefMethods(TreeMethods):
                 place = stands(store, store.find_session(named), None)
             else:
                 store, place = self._place(where, session, head)
+            scored = scores.by_message(store.labels(place.session.id))
             found: list[dict[str, Any]] = []
             for kind, rows in (
                 ("head", _heads(store, place)),
                 ("branch", _branches(store, place)),
                 ("label", _labels(store, place)),
-                ("thought", _thoughts(store, place)),
+                ("thought", _thoughts(scored)),
                 ("turn", _turns(store, place)),
                 ("id", _ids(store, place, rest.lower()) if rest else iter(())),
             ):
                 fitting = ((ref, at) for ref, at in rows if ref.startswith(rest))
                 for _, (ref, at) in zip(range(MOST), fitting, strict=False):
-                    found.append({"ref": ref, "kind": kind, "text": _text(store, at)})
+                    text = _text(store, at, scored.get(at or "", scores.NO_SCORE))
+                    found.append({"ref": ref, "kind": kind, "text": text})
             return {"session": place.session.id, "name": place.session.name, "refs": found}
 
         return await self._desk.run(work)
@@ -77,10 +80,9 @@ def _labels(store: Store, place: Place) -> Rows:
             yield label.value, label.message
 
 
-def _thoughts(store: Store, place: Place) -> Rows:
+def _thoughts(scored: Mapping[str, Score]) -> Rows:
     """As they stand in their search."""
-    found = scores.by_message(store.labels(place.session.id))
-    names = {score.name: at for at, score in found.items() if score.name is not None}
+    names = {score.name: at for at, score in scored.items() if score.name is not None}
     for name in sorted(names, key=scores.in_order):
         yield name, names[name]
 
@@ -101,8 +103,9 @@ def _ids(store: Store, place: Place, prefix: str) -> Rows:
             yield message_id[: max(len(short[message_id]), len(prefix))], message_id
 
 
-def _text(store: Store, message_id: str | None) -> str:
+def _text(store: Store, message_id: str | None, score: Score) -> str:
     if message_id is None:
         return "(before everything)"
     message = store.message(message_id)
-    return f"{message.role}: {' '.join(shown(message).split())[:TEXT]}"
+    number = "" if score.number is None else f" {score.number:.3g}"
+    return f"{message.role}{number}: {' '.join(shown(message).split())[:TEXT]}"

@@ -200,6 +200,7 @@ def test_thoughts_are_told_with_their_names_and_scores_and_are_refs(tmp_path: Pa
             assert [(row["kind"], row["ref"]) for row in refs] == [
                 ("thought", name) for name in ("s1.2", "s1.2.1", "s1.2.2", "s1.10")
             ]
+            assert refs[0]["text"] == f"assistant 7.5: {' '.join(rows[two]['text'].split())}"
             rows_of = (await tree(home, filter="labeled"))["messages"]
             assert {row["id"] for row in rows_of} == {
                 one, two, three, four, five, first["head"]["message"]

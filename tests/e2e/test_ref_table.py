@@ -1,8 +1,9 @@
 """Every kind of REF with every command that takes one, through a real daemon (docs/cli.md, "REF").
 
 The session: three turns on ``main``, ``side`` at the second answer, the label ``seen`` on the first
-answer and ``asked`` on the second question; ``side`` is the branch before. A row says which message
-its REF names; what a command makes of it is one rule a command, stated once.
+answer and ``asked`` on the second question; ``side`` is the branch before; ``s1.1`` is a search's
+thought after the first answer. A row says which message its REF names; what a command makes of it
+is one rule a command, stated once.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from radchat.errors import NotFound, RadchatError, UsageError
+from radchat.programs.search.asks import Answer, Ask, DaemonAsks
 from tests.e2e.conftest import EXACT
 from tests.e2e.homes import Home, Shell
 
@@ -31,6 +33,7 @@ REFS = {
     "side": ("a2", "branch"),
     "seen": ("a1", "label"),
     "asked": ("u2", "label"),
+    "s1.1": ("t1", "thought"),
     "1": ("u1", "turn"),
     "3": ("u3", "turn"),
     "003": ("u3", "turn"),
@@ -43,13 +46,26 @@ REFS = {
     "{name}:~1": ("a2", "back"),
     "{name}:side": ("a2", "branch"),
     "{name}:2": ("u2", "turn"),
+    "{name}:s1.1": ("t1", "thought"),
     "{id:8}:{a1:6}": ("a1", "id"),
     "{other}:HEAD": ("o1", "head"),
     "{other}:main": ("o1", "branch"),
     "{other}:1": ("q1", "turn"),
 }
 OFFERS = ("label", "turn", "id")  # a user message named so is offered for editing
-NOWHERE = ("nowhere", "abcd", "12", "0", "999", "abc", "nobody:HEAD", "HEAD~4", "{name}:nowhere")
+NOWHERE = (
+    "nowhere",
+    "s1",
+    "s1.2",
+    "abcd",
+    "12",
+    "0",
+    "999",
+    "abc",
+    "nobody:HEAD",
+    "HEAD~4",
+    "{name}:nowhere",
+)
 
 
 @dataclass
@@ -74,7 +90,7 @@ class World:
         """The user message that `retry` answers again and `edit` says otherwise."""
         if message is None:
             return None
-        return {"a": "u", "o": "q"}.get(message[0], message[0]) + message[1]
+        return {"a": "u", "o": "q", "t": "x"}.get(message[0], message[0]) + message[1]
 
     def home(self) -> None:
         """HEAD on main, and side the branch before; the other session as it was."""
@@ -125,8 +141,25 @@ def world(shared: Home) -> World:
     shell.call("branch.create", session=found.session, name="side", ref=ids["a2"])
     shell.call("branch.label", session=found.session, ref=ids["a1"], text="seen")
     shell.call("branch.label", session=found.session, ref=ids["u2"], text="asked")
+    ids["t1"] = thought(shell, found.session, ids["a1"])
+    ids["x1"] = shell.call("log", session=found.session, ref=ids["t1"])["messages"][-2]["id"]
+    found.parents["x1"] = ids["a1"]
     found.home()
     return found
+
+
+def thought(shell: Shell, session: str, at: str) -> str:
+    """One that a search was given as text."""
+    asked = {"where": shell.where, "session": session, "at": at, "dtype": "fp32"}
+    client = shell.home.client()
+    asks = DaemonAsks.open(client, asked, on_notice=print, on_wait=lambda _text: None)
+    extra = {"search": {"number": 1}}
+    (answer,) = asks.ask(
+        [Ask(None, "turn x1", says=["a step"], names=["s1.1"], extra=extra)], lambda *_: None
+    )
+    asks.close()
+    assert isinstance(answer, Answer), answer
+    return answer.outputs[0].message
 
 
 ROWS = [pytest.param(ref, *meant, id=ref) for ref, meant in REFS.items()]
@@ -153,7 +186,7 @@ def test_log_and_tree_show_what_the_ref_names(
     assert message is None or tree[0]["id"] == world.ids[message]
     shown = world.shell.call("refs", session=world.session, prefix=world.typed(ref))["refs"]
     typed = world.typed(ref).rpartition(":")[2]
-    if kind in ("branch", "label", "turn", "id") and typed[0] not in "#0":
+    if kind in ("branch", "label", "thought", "turn", "id") and typed[0] not in "#0":
         assert [row["kind"] for row in shown if typed.startswith(row["ref"])] == [kind]
 
 
