@@ -111,7 +111,9 @@ def test_signs_fractions_and_numbers_below_zero(text: str, rest: tuple[int | str
         "4 + 8 = 12 (left: 6 8 12)",
         "4 + 8 = 12 (left: 6 12 12 12)",
         "4 + 9 = 13 (left: 6 12 13)",  # a number that isn't there
+        "4 + 9 = 13 (left: 6 8 12 13)",
         "4 + 4 = 8 (left: 6 8 12)",  # one taken twice
+        "4 + 4 = 8 (left: 6 8 8 12)",
         "8 / 6 = 1.33 (left: 1.33 4 12)",  # not exact
         "4 / 0 = 4 (left: 4 6 12)",
         "4 ^ 8 = 12 (left: 6 12 12)",
