@@ -121,6 +121,41 @@ def test_a_text_that_a_grammar_lets_through_is_read_whole_or_cut_off(
     assert task.read_vote(vote, 12) == int(vote)
 
 
+def lets_through(asked: object, text: str) -> bool:
+    """Whether the real matcher takes the text, as a whole answer."""
+    assert isinstance(asked, dict)
+    matcher = GRAMMARS.compile(Grammar(asked["kind"], asked["source"])).matcher()
+    return matcher.take(TOKENIZER.encode_text(text)) and matcher.is_accepting
+
+
+@pytest.mark.parametrize("text", ["a", "Ein Satz. Und 2 + 2 = 4?", "日本 — 👍", "a\n", "a\n\n"])
+def test_a_thought_may_be_a_line(text: str) -> None:
+    assert lets_through(FREE.thought_grammar("p", []), text)
+    assert FREE.read_thought(text) == text.strip()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [*("", " ", "\n", " a", "\ta", "a\nb", "a\n\n\n", "a\tb", "a\rb"), "a" * 401]
+    + [f"a{hidden}b" for hidden in "\0\x1b\x7f\x85\u2028\u2029\u202e\u2066"],
+)
+def test_a_thought_may_be_nothing_else(text: str) -> None:
+    assert not lets_through(FREE.thought_grammar("p", []), text)
+
+
+def test_the_examples_of_the_prompts_are_of_the_grammars() -> None:
+    steps = ["2 * 4 = 8 (left: 6 8 10)", "6 + 10 = 16 (left: 8 16)", "8 + 16 = 24 (left: 24)"]
+    for number, step in enumerate(steps):
+        assert step in GAME24.opening
+        assert lets_through(GAME24.thought_grammar("2 4 6 10", steps[:number]), step)
+    assert not lets_through(GAME24.thought_grammar("2 4 6 10", []), steps[1])
+    listed = f"1. {steps[0]}\n2. 10 - 4 = 6 (left: 2 6 6)"
+    assert lets_through(GAME24.proposals_grammar("2 4 6 10", [], 2), listed)
+    words = re.findall(r"\(left: .*\) (\w+)", GAME24.value)
+    assert set(words) == set(GAME24.values)
+    assert all(lets_through(GAME24.value_grammar(), word) for word in words)
+
+
 def test_a_whole_list_of_proposals_has_as_many_as_were_asked_for() -> None:
     for task, problem in ((FREE, "p"), (GAME24, "4 6 8 12")):
         matcher = GRAMMARS.compile(
