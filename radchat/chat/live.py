@@ -18,7 +18,7 @@ from typing import Any, TextIO
 EVERY_S = 0.1  # at least, from one painting to the next
 LOOK_S = 0.25  # without news: is the window another size?
 UP, DOWN = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
-HOME, REST_OF_LINE, REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
+HOME, NO_LINE, NO_MORE = "\x1b[H", "\x1b[2K", "\x1b[J"
 NO_WRAP, WRAP = "\x1b[?7l", "\x1b[?7h"
 
 Paint = Callable[[int, int], Sequence[str]]  # (columns, rows) -> what is seen, no wider, no taller
@@ -74,9 +74,10 @@ class Live:
         return columns or 80, rows or 24
 
     def _draw(self, columns: int, rows: int) -> None:
-        lines = list(self._paint(columns, rows))[:rows]
-        body = "\r\n".join(f"{line}{REST_OF_LINE}" for line in lines)
-        self._write(f"{NO_WRAP}{HOME}{body}{REST_OF_SCREEN}{WRAP}", needs_screen=True)
+        """Each line is erased before it is written: behind it, its last column would go too."""
+        lines = list(self._paint(columns, rows))[: rows - 1]
+        body = "".join(f"{NO_LINE}{line}\r\n" for line in lines)
+        self._write(f"{NO_WRAP}{HOME}{body}{NO_MORE}{WRAP}", needs_screen=True)
 
     def _show(self) -> None:
         with self._drawing:

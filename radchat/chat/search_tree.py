@@ -16,10 +16,11 @@ from radchat.chat.text import one_line
 from radchat.chat.width import ELLIPSIS
 
 PROBLEM, GROWING, JUDGING, FRONTIER = "problem", "growing", "judging", "frontier"
+COMING = "coming"  # is being said
 # what stays where there is little room, first to last
 ORDER = (
     *(PROBLEM, "best", "solved", GROWING, JUDGING, FRONTIER),
-    *("live", "new", "dead", "pruned"),
+    *(COMING, "live", "new", "dead", "pruned"),
 )
 
 
@@ -45,7 +46,7 @@ class Said:
     name: str
     text: str
     score: float | None = None
-    status: str = GROWING
+    status: str = COMING
     children: tuple[Seen, ...] = ()
 
 

@@ -21,7 +21,7 @@ from radchat.chat.width import cut
 
 ENOUGH = 40  # rows of the tree that stays
 NAMED = 6  # thoughts that a line names
-BESIDE = 3  # lines of the screen that are no thoughts: heads, counts, the last note
+BESIDE = 4  # lines of the screen that are no thoughts: heads, counts, the last note, the cursor's
 DOING = {"grow": GROWING, "judge": JUDGING}
 
 
@@ -126,7 +126,8 @@ class SearchView:
         states = Counter[str]() if self.tree is None else self.tree.states()
         thoughts = counted(states.total(), "thought")
         thoughts += f", {count(states['pruned'])} pruned" if states["pruned"] else ""
-        parts = [f"frontier {count(states[FRONTIER])}", thoughts, self._spending]
+        frontier = states[FRONTIER] + states[GROWING]
+        parts = [f"frontier {count(frontier)}", thoughts, self._spending]
         if read := sum(self._cache.values()):
             parts.append(f"cached {100 * (read - self._cache.get('computed', 0)) // read}%")
         return SEPARATOR.join([*parts, seconds(time.monotonic() - self._begun_at)])

@@ -74,7 +74,7 @@ class FakeSearch:
             yield Event("progress", {})  # who has gone is noticed
         for number, ask in enumerate(args["asks"]):
             yield Event("answer", {"ask": number, **self._answer(ask)})
-        yield Event("done", {"usage": usage(), "cache": CACHE})
+        yield Event("done", {**SESSION, "usage": usage(), "cache": CACHE})
 
     def _said(self, ask: Mapping[str, Any], choice: int) -> str:
         if ask.get("names"):

@@ -46,8 +46,8 @@ def test_what_is_being_said_is_seen_where_it_will_stand() -> None:
     shown.hear("s1.2", 0, "7")  # of a judge
     lines = laid_out(picked(shown.places(), 99), 80)
     assert lines[4:6] == [
-        "      s1.1.1.+      -  growing  Half of",
-        "      s1.1.1.+      -  growing  It is full",
+        "      s1.1.1.+      -  coming   Half of",
+        "      s1.1.1.+      -  coming   It is full",
     ]
     assert lines[7] == "  s1.2              4  judging  Ask the captain"
     shown.begin({})

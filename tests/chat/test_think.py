@@ -206,8 +206,8 @@ def test_the_tree_is_seen_as_it_grows_and_stays(
         terminal.resize(rows - 6, columns - 30)
         terminal.wait_for(lambda t: len(last_line(t)) > 0 and "judging" in t.text)
         held.step()
-        terminal.wait_for("s1.2.+")
-        assert "pruned" in terminal.text
+        terminal.wait_for(lambda t: "s1.2.+" in t.text and "frontier 2 · 3 thoughts, 1" in t.text)
+        assert "  s1.3          7  pruned" in terminal.text
         terminal.resize(rows, columns)
         held.end()
         assert terminal.wait_end() == 0

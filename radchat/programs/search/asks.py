@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from radchat.chat.view import progress
 from radchat.errors import RadchatError, Unreachable, from_json
 
 if TYPE_CHECKING:
@@ -123,8 +124,10 @@ class DaemonAsks:
                 if event.name == "init":
                     on_wait("")
                     return cls(client, stream, event.data, on_notice)
-                tell = on_notice if event.name == "notice" else on_wait
-                tell(str(event.data.get("text", "")))
+                if event.name == "notice":
+                    on_notice(str(event.data.get("text", "")))
+                else:
+                    on_wait(progress(event.data))
         except BaseException:
             stream.close()
             raise
@@ -157,6 +160,8 @@ class DaemonAsks:
                 elif event.name == "notice":
                     self._on_notice(str(data.get("text", "")))
                 elif event.name == "done":
+                    name = data.get("name", self.opened.get("name"))  # by its first words
+                    self.opened = {**self.opened, "name": name}
                     return [found[number] for number in range(len(asks))]
         raise Unreachable("the daemon ended the search: radchat think --resume goes on with it")
 
