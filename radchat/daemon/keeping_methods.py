@@ -86,6 +86,8 @@ class KeepingMethods(SessionMethods):
 
         def meant() -> tuple[Store, str, list[str]]:
             store, place = self._place(where, session, head)
+            if not dry_run:
+                self._require_no_search(store, place.session)
             refs = [target_of(store, place, ref) for ref in marked or ()]
             if any(each.session != place.session.id or each.message is None for each in refs):
                 raise UsageError("marked: messages of one session")

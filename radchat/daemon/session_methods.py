@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from radchat.daemon.base import at_least, session_json
 from radchat.daemon.finding import find_session, find_store, moved, new_session, stands
@@ -16,8 +16,20 @@ from radchat_sessions.errors import NotFound as StoreNotFound
 from radchat_sessions.messages import Removed, Session
 from radchat_sessions.store import Store
 
+if TYPE_CHECKING:
+    from radchat.daemon.searches import Search
+
 
 class SessionMethods(Kept):
+    _searches: dict[str, Search]  # that are open
+
+    def _require_no_search(self, store: Store, session: Session) -> None:
+        """A search goes on from messages that nothing keeps: none are deleted under it."""
+        for search in list(self._searches.values()):
+            if search.is_of(store, session.id):
+                search_is = f"search s{search.number} is running in {session.name}"
+                raise Busy(f"{search_is}: stop it, or wait for its end")
+
     async def sessions_list(
         self,
         where: Where,
@@ -96,6 +108,7 @@ class SessionMethods(Kept):
                     raise Busy(
                         f"an answer is running in {place.session.name}: cancel it, or wait for it"
                     )
+                self._require_no_search(store, place.session)
             return list({place.session.id: (s, place.session) for s, place in places}.values())
 
         removed = []

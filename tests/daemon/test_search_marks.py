@@ -10,7 +10,7 @@ import pytest
 
 from radchat.chat.tree_rows import kv_cell
 from radchat.daemon.arguments import Generate, Options
-from radchat.errors import InvalidInput, NotFound, UsageError
+from radchat.errors import Busy, InvalidInput, NotFound, UsageError
 from radchat.protocol import Event
 from tests.daemon.searching import Open, search
 from tests.daemon.services import LONG, WHERE, House, house, named, notices, run
@@ -480,6 +480,31 @@ def test_what_is_released_is_on_disk_where_all_is_kept_there(tmp_path: Path) -> 
             async with house(root, RADCHAT_PERSIST=persist) as home:
                 told = await rows_of(home, s.session)
                 assert all(told[m]["cached"]["disk"] for m in first)
+
+    run(main())
+
+
+def test_nothing_is_deleted_under_a_search(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path) as home:
+            service = home.service
+            await home.say("hello", new_session="other")
+            async with search(home) as s:
+                first = await thoughts(s)
+                asked: list[Any] = [{}, {"unlabeled": True}, {"marked": [first[0]]}]
+                for each in [{"session": s.session, **more} for more in asked]:
+                    told = await service.sessions_prune(WHERE, dry_run=True, **each)
+                    assert told["messages"] > 0
+                    with pytest.raises(Busy, match=r"search s1 is running in .*: stop it, or wait"):
+                        await service.sessions_prune(WHERE, **each)
+                with pytest.raises(Busy, match="search s1 is running"):
+                    await service.sessions_rm(WHERE, ["other", s.session])
+                assert len(await s.stored()) == 1 + 3 * 4
+                assert (await service.sessions_rm(WHERE, ["other"]))["removed"]
+            pruned = await service.sessions_prune(WHERE, session=s.session)
+            assert pruned["messages"] == 1 + 3 * 4
+            assert pruned["kv_tokens"] > 0
+            assert (await tree(home, session=s.session))["messages"] == []
 
     run(main())
 
