@@ -166,6 +166,7 @@ def test_a_whole_list_of_proposals_has_as_many_as_were_asked_for() -> None:
         assert len(task.read_proposals(TOKENIZER.decode(ids[:-1]), 4)) == 4
 
 
+@settings(deadline=None)
 @given(st.from_regex(re.compile(line(40)), fullmatch=True))
 def test_a_line_is_one_thought(text: str) -> None:
     thought = FREE.read_thought(text + "\n\n")
@@ -178,7 +179,7 @@ def test_a_line_is_one_thought(text: str) -> None:
 @given(st.text(), st.integers(1, 30))
 @example("", 1)
 @example("99999999999999999999", 3)
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 def test_reading_never_fails(text: str, count: int) -> None:
     for task in BUILT_IN.values():
         assert isinstance(task.read_thought(text), str)
