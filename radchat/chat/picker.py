@@ -129,6 +129,8 @@ class _Work:
 def _what(done: dict[str, Any]) -> str:
     """`5 messages, 1,204 tokens, 1 branch`"""
     parts = [counted(done["messages"], "message"), counted(done["tokens"], "token")]
+    if done["thoughts"]:
+        parts[0] += f" ({counted(done['thoughts'], 'thought')})"
     if done["branches"]:
         parts.append(counted(len(done["branches"]), "branch"))
     if done["labels"]:

@@ -96,8 +96,10 @@ def prune(
 
 
 def _what(result: Mapping[str, Any]) -> str:
-    """`12 messages, 3,400 tokens, KV of 1,200 (14.1 MiB), branches a and b of report-q3`"""
+    """`12 messages (5 thoughts), 340 tokens, KV of 1,200 (14.1 MiB), branches a b of report-q3`"""
     parts = [messages(result["messages"]), f"{count(result['tokens'])} tokens"]
+    if result["thoughts"]:
+        parts[0] += f" ({counted(result['thoughts'], 'thought')})"
     if result["kv_tokens"]:
         parts.append(f"KV of {count(result['kv_tokens'])} ({size(result['kv_bytes'])})")
     if result["branches"]:

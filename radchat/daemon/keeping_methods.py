@@ -146,6 +146,7 @@ class KeepingMethods(SessionMethods):
             "kv_bytes": kv_bytes,
             "branches": list(what.branches),
             "labels": what.labels,
+            "thoughts": what.thoughts,
             "shared": what.shared,
             "dry_run": dry_run,
             "kv_left": kv_left,

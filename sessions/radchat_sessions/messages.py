@@ -175,7 +175,8 @@ class Recovered:
 @dataclass(frozen=True, slots=True)
 class Removed:
     """``messages`` are gone; ``shared`` of the session's messages live on in other sessions;
-    ``branches``, and so many ``labels``, of a session that stays are gone.
+    ``branches``, and so many ``labels``, of a session that stays are gone. So many of the messages
+    had a score: ``thoughts``.
     """
 
     session: str
@@ -184,6 +185,7 @@ class Removed:
     shared: int
     branches: tuple[str, ...] = ()
     labels: int = 0
+    thoughts: int = 0
 
 
 @dataclass(frozen=True, slots=True)

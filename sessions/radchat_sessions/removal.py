@@ -78,10 +78,10 @@ class Removal(Turns):
         doomed = [m for m in unnamed if m not in others]
         shared = [m for m in unnamed if m in others]
         gone = set(unnamed)
-        noted = [label for label in self.labels(session_id) if label.kind == "label"]
-        labels = sum(label.message in gone for label in noted)
+        kinds = [label.kind for label in self.labels(session_id) if label.message in gone]
+        noted = kinds.count("label"), kinds.count("score")
         if dry_run or not (unnamed or branches):
-            return Removed(session_id, tuple(doomed), 0, len(shared), branches, labels)
+            return Removed(session_id, tuple(doomed), 0, len(shared), branches, *noted)
         self._drop_backups()
         with self._db.write():
             for name in branches:
@@ -93,7 +93,7 @@ class Removal(Turns):
             prompts = self._delete_messages(doomed)
             self._hand_over(shared, away_from=session_id)
         self._db.forget_removed()
-        return Removed(session_id, tuple(doomed), prompts, len(shared), branches, labels)
+        return Removed(session_id, tuple(doomed), prompts, len(shared), branches, *noted)
 
     def _marked(
         self, session_id: str, marked: Sequence[str], shown: set[str], head: str | None

@@ -124,8 +124,8 @@ def full_script() -> dict[str, Any]:
         "sessions.verify": {"ok": True, "messages": 14, "problems": []},
         "sessions.prune": {
             "session": long("e7f2"), "name": HOSTILE, "messages": 2, "tokens": 30, "kv_tokens": 20,
-            "kv_bytes": 4096, "branches": [HOSTILE], "labels": 0, "shared": 1, "dry_run": False,
-            "digest": "ab12",
+            "kv_bytes": 4096, "branches": [HOSTILE], "labels": 0, "thoughts": 1,
+            "shared": 1, "dry_run": False, "digest": "ab12",
         },
         "tree": report(),
         "log": log(),

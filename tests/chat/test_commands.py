@@ -497,7 +497,9 @@ def test_an_import_sends_paths_and_the_text_of_a_pipe(run: Run, daemon: FakeDaem
 
 
 def test_prune_asks_about_what_it_then_deletes(run: Run, daemon: FakeDaemon) -> None:
-    assert run("prune", "--dry-run").code == 0
+    told = run("prune", "--dry-run")
+    assert told.code == 0
+    assert told.err.startswith("would delete 2 messages (1 thought), 30 tokens, KV of 20 (4.0 KiB)")
     assert run("prune").code == 2  # nobody to ask
     assert run("prune", "--unlabeled", "-y").code == 0
     calls = [args for method, args in daemon.calls if method == "sessions.prune"]

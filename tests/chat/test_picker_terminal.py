@@ -53,7 +53,7 @@ class Tree:
             self.tree = {**self.tree, "messages": messages, "branches": {"price": long("c2aa")}}
         return {"session": long("e7f2"), "name": "report-q3", "messages": 2, "tokens": 313,
                 "kv_tokens": 0, "kv_bytes": 0, "branches": ["costs"], "labels": 1,
-                "shared": 0, "digest": "ab12"}  # fmt: skip
+                "thoughts": 0, "shared": 0, "digest": "ab12"}  # fmt: skip
 
 
 @pytest.fixture

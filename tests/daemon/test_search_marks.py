@@ -491,6 +491,8 @@ def test_nothing_is_deleted_under_a_search(tmp_path: Path) -> None:
             await home.say("hello", new_session="other")
             async with search(home) as s:
                 first = await thoughts(s)
+                marks = {each: f"s1.{number}=7" for number, each in enumerate(first, 1)}
+                await service.search_mark(s.id, marks)
                 asked: list[Any] = [{}, {"unlabeled": True}, {"marked": [first[0]]}]
                 for each in [{"session": s.session, **more} for more in asked]:
                     told = await service.sessions_prune(WHERE, dry_run=True, **each)
@@ -502,7 +504,7 @@ def test_nothing_is_deleted_under_a_search(tmp_path: Path) -> None:
                 assert len(await s.stored()) == 1 + 3 * 4
                 assert (await service.sessions_rm(WHERE, ["other"]))["removed"]
             pruned = await service.sessions_prune(WHERE, session=s.session)
-            assert pruned["messages"] == 1 + 3 * 4
+            assert (pruned["messages"], pruned["thoughts"]) == (1 + 3 * 4, 3)
             assert pruned["kv_tokens"] > 0
             assert (await tree(home, session=s.session))["messages"] == []
 
