@@ -5,9 +5,9 @@ Read from the session itself, when the daemon has gone: the prompts' and the ans
 
 from __future__ import annotations
 
+from array import array
 from typing import NamedTuple
 
-from radchat.daemon.past import Past
 from radchat.engine.request import Ids
 from radchat_sessions.store import Store
 
@@ -24,9 +24,8 @@ def tree_of(store: Store, session: str) -> Tree:
     everything, said, answers = set[int](), set[int](), 0
     for message in store.messages(session):
         if message.prompt is not None:
-            past = Past(store, store.path(message.id))
-            prompt = past.ids(message.prompt)
-            there = places(prompt + past.out(message.id))
+            prompt = store.prompt_ids(message.prompt)
+            there = places(prompt + (store.out(message.id) or array("I")))
             everything.update(there)
             said.update(there[len(prompt) :])
             answers += 1

@@ -41,6 +41,7 @@ FORKS = {
 }
 WHAT_IFS = ("there were a bridge", "the river froze", "Ada retired", "tickets were free")
 FAINT = re.compile(rb"\x1b\[(?:0;)?2m")  # which pyte does not know
+ELSEWHERE = re.compile(rb"\x1b\[\?1049h.*?\x1b\[\?1049l", re.DOTALL)  # a screen that was left
 PATIENCE_S = 120.0
 
 
@@ -165,7 +166,8 @@ class Shell:
     def picture(self) -> Any:
         """The screen as it is; faint letters in a colour of their own. Without a last prompt."""
         screen = pyte.Screen(*self._size)
-        pyte.ByteStream(screen).feed(FAINT.sub(b"\x1b[90m", self.terminal.raw))
+        raw = ELSEWHERE.sub(b"", self.terminal.raw)
+        pyte.ByteStream(screen).feed(FAINT.sub(b"\x1b[90m", raw))
         last = max((y for y, line in enumerate(screen.display) if line.strip()), default=0)
         if screen.display[last].strip() == "$":
             screen.buffer[last].clear()
@@ -229,6 +231,17 @@ def cache_why(studio: Studio, shell: Shell) -> None:
     shell.type("radchat cache why")
 
 
+def search(studio: Studio, shell: Shell) -> None:
+    """A tree of thoughts as the search leaves it, and as the session has it."""
+    studio.settings(max_tokens="64")
+    shell.terminal.type("unset RADCHAT_SESSION; clear\r")
+    shell.terminal.wait_for(lambda terminal: b"$ " in terminal.raw.rpartition(b"\x1b[2J")[2])
+    asked = '"How can a small town get more people to cycle to work?"'
+    shell.terminal.type(f"radchat think -k 3 -d 2 --seed 7 {asked}\r")
+    shell.wait(lambda text: "tok/s" in text and text.endswith("\n$"))
+    shell.type("radchat tree --filter labeled --show-cache")
+
+
 SCREENS = (
     Screen(
         "what-if",
@@ -285,6 +298,16 @@ SCREENS = (
         100,
         24,
         cache_why,
+    ),
+    Screen(
+        "search",
+        "A search: the tree of its thoughts with their scores, what was pruned, which path is the "
+        "best, then the answer written from it. Below, the same thoughts as messages of the "
+        "session: what lives has its KV on the device, what was pruned has none.",
+        ("radchat think", "best", "pruned", "s1.1", "cached", "--filter labeled", "G", "HEAD"),
+        116,
+        37,
+        search,
     ),
 )
 
