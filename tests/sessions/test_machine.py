@@ -245,6 +245,25 @@ class StoreMachine(RuleBasedStateMachine):
             book.log.append((action, book.head, full))
         book.on, book.bare = branch, message if branch is None else None
 
+    @precondition(lambda self: self.said)
+    @rule(n=pick, more=pick, expects=st.booleans(), keep=st.booleans())
+    def advance(self, n: int, more: int, expects: bool, keep: bool) -> None:
+        """HEAD's branch goes on to a message that is there, with nothing said."""
+        sid = self.some(self.books, n)
+        book, shown = self.books[sid], self.shown(sid)
+        if not shown:
+            return
+        before, to = book.on, self.some(shown, more)
+        expected = book.head[1] if expects else None
+        done = self.store.append(
+            sid, parent=to, new=(), branch=before or "main", expected=expected, keep_head=keep
+        )
+        placed, made = self.place(book, before or "main", expected, to)
+        assert done.placed is not None
+        assert (done.messages, done.placed.branch, done.placed.made) == ((), placed, made)
+        if not keep or before == placed:
+            self.log(book, "turn", (placed, None))
+
     @precondition(lambda self: any(s.ids for s in self.said.values()))
     @rule(n=pick)
     def retry(self, n: int) -> None:
