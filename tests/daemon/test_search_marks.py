@@ -480,6 +480,10 @@ def test_what_is_released_is_on_disk_where_all_is_kept_there(tmp_path: Path) -> 
             async with house(root, RADCHAT_PERSIST=persist) as home:
                 told = await rows_of(home, s.session)
                 assert all(told[m]["cached"]["disk"] for m in first)
+                pruned = await home.service.sessions_prune(WHERE, session=s.session)
+                assert (pruned["messages"], pruned["kv_left"]) == (len(told), None)
+                tiers = (await home.service.cache_stats())["tiers"]
+                assert tiers["disk"]["tokens"] == 0
 
     run(main())
 
