@@ -126,6 +126,8 @@ def arguments() -> argparse.Namespace:
     args = parser.parse_args()
     if bool(args.llama_bin) != bool(args.gguf):
         parser.error("--llama-bin and --gguf go together")
+    if args.record and args.quick:
+        parser.error("--record wants whole lengths: leave out --quick")
     args.parts = args.parts.split(",")
     if unknown := set(args.parts) - set(ALL):
         parser.error(f"--parts: want some of {', '.join(ALL)} (got {', '.join(sorted(unknown))})")

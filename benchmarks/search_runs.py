@@ -8,6 +8,7 @@ both sides make the same number of tokens; a rating is one token and the end of 
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import sys
@@ -86,7 +87,8 @@ class Ours:
             thought_tokens=self.tokens(THOUGHT),
             seed=number + 2,
         )
-        task = Task("fixed", thought=ENDLESS, values={str(value): value for value in range(1, 10)})
+        numbers = itertools.count()
+        task = Task("fixed", thought=ENDLESS, key=lambda *_: str(next(numbers)))  # none are equal
 
         def run(asks: DaemonAsks) -> None:
             think(problem, settings, task, asks, listener=Silent())
@@ -144,7 +146,7 @@ class Ours:
 
     def check(self) -> dict[str, Tree]:
         """By session, what its tree holds; the daemon ends. Raises AssertionError where a run
-        computed other than it must: everything, or nothing twice.
+        computed other than it must: everything, or nothing twice; or made other than its pair.
         """
         self._home.run("daemon", "stop")
         store = Store.open(self._places.database)
@@ -152,6 +154,8 @@ class Ours:
             trees = {run.session: tree_of(store, run.session) for run in self.runs}
         finally:
             store.close()
+        for on, off in zip(self.runs[::2], self.runs[1::2], strict=True):
+            assert on.output == off.output, (on, off)
         for run in self.runs:
             tree = trees[run.session]
             if run.is_on:
