@@ -176,10 +176,13 @@ class SearchView:
 
 
 def named(thoughts: Sequence[Seen]) -> str:
-    """`s1.1 7.5, s1.2 4`; of many the first."""
-    told = [
-        f"{one_line(each.name)} {score_cell(each.score)}" if each.score is not None else each.name
-        for each in thoughts[:NAMED]
-    ]
-    more = len(thoughts) - len(told)
-    return ", ".join(told) + (f" and {count(more)} more" if more else "")
+    """`s1.1 7.5, s1.2 dead`; of many the first."""
+    more = len(thoughts) - NAMED
+    told = ", ".join(f"{one_line(each.name)} {_worth(each)}".rstrip() for each in thoughts[:NAMED])
+    return f"{told} and {count(more)} more" if more > 0 else told
+
+
+def _worth(thought: Seen) -> str:
+    if thought.status in ("dead", "solved"):
+        return thought.status
+    return "" if thought.score is None else score_cell(thought.score)

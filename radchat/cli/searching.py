@@ -99,9 +99,11 @@ class Searching:
         try:
             with printing(self.view):
                 outcome = think(self.problem, self.search, task, self.asks, listener=self.view)
+                self.view.num_spent = outcome.spent
         finally:
             self.view.finish()
-        self.view.tell_end(ended(outcome))
+        has_checker = self.task.check is not None
+        self.view.tell_end(ended(outcome, has_checker=has_checker))
         return outcome
 
     def advance(
@@ -153,9 +155,10 @@ class Searching:
         return f"going on with {self.name} of {self.session}: {problem} ({so_far})"
 
 
-def ended(outcome: Outcome) -> str:
-    """Why, and what the answer follows."""
+def ended(outcome: Outcome, *, has_checker: bool) -> str:
+    """Why, and what the answer follows; that a checker is not content with it."""
     why, best = ENDED[outcome.reason], outcome.best
+    why = f"not solved, {why}" if has_checker and not outcome.is_solved else why
     if best is outcome.root:
         return f"{why}: the answer follows no thought"
     score = f", score {score_cell(best.score)}" if best.score is not None else ""

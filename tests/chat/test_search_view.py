@@ -34,10 +34,10 @@ def test_each_step_is_a_line() -> None:
     view.note("the same thought twice: s1.3")
     view.finish()
     assert said == [
-        "grown s1.1 7.5, s1.2 4, s1.3 0 · 96/2,000 tokens",
-        "judged s1.1 7.5, s1.2 4, s1.3 0 · 141/2,000 tokens",
+        "grown s1.1 7.5, s1.2 4, s1.3 dead · 96/2,000 tokens",
+        "judged s1.1 7.5, s1.2 4, s1.3 dead · 141/2,000 tokens",
         "pruned s1.2 4: 212 tokens of KV released · 141/2,000 tokens",
-        "pruned s1.3 0 · 141/2,000 tokens",
+        "pruned s1.3 dead · 141/2,000 tokens",
         "the same thought twice: s1.3",
     ]
     assert view.counts().startswith(

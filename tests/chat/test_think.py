@@ -195,14 +195,16 @@ def last_line(terminal: Terminal) -> str:
 def test_the_tree_is_seen_as_it_grows_and_stays(
     open_: Open, held: FakeSearch, rows: int, columns: int
 ) -> None:
-    held.text = "{name} " + HOSTILE + "你好"
+    held.text = "{name} " + HOSTILE + "你好" + " and on" * 40
     with open_(*ASKED, "--budget", "2000", rows=rows, columns=columns) as terminal:
         terminal.wait_for(lambda t: t.text.count("s1.+") == 3 and "/2,000 tokens" in t.text)
         assert "s1             growing  count the ferries" in terminal.text
         assert "frontier 0 · 0 thoughts · 0/2,000 tokens" in terminal.text
         held.step()
         terminal.wait_for(lambda t: "15/2,000 tokens" in t.text and "judging" in t.text)
-        assert "s1.1 x\\x1b[31my\\x9bz你好" in terminal.text
+        first = next(line for line in terminal.lines if line.startswith("  s1.1 "))
+        assert "s1.1 x\\x1b[31my\\x9bz你好 and on" in first
+        assert first.endswith("...")  # to the last column
         terminal.resize(rows - 6, columns - 30)
         terminal.wait_for(lambda t: len(last_line(t)) > 0 and "judging" in t.text)
         held.step()
@@ -213,6 +215,7 @@ def test_the_tree_is_seen_as_it_grows_and_stays(
         assert terminal.wait_end() == 0
     kept = left(terminal)
     assert b"\x1b[?1049h" in terminal.raw
+    assert b"\x1b[K" not in terminal.raw  # in the last column a terminal erases that, pyte nothing
     assert kept.startswith("name ")
     assert "    s1.1.1      9  best     s1.1.1 x\\x1b[31m" in kept
     assert "  s1.3          7  pruned" in kept
@@ -221,8 +224,11 @@ def test_the_tree_is_seen_as_it_grows_and_stays(
     assert max(map(width, kept.splitlines())) <= columns
 
 
-def test_more_thoughts_than_rows_are_folded(open_: Open, search: FakeSearch) -> None:
+def test_more_thoughts_than_rows_are_folded(open_: Open, held: FakeSearch) -> None:
     with open_("think", "x", "-k", "9", "-d", "3", "-b", "4", "--seed", "1", rows=12) as terminal:
+        terminal.wait_for(lambda t: bool(re.search(r"\.\.\. +3 coming\n.*frontier 0", t.text)))
+        assert terminal.text.count("s1.+") == 6
+        held.end()
         assert terminal.wait_end() == 0
     tree = left(terminal).partition("frontier ")[0].splitlines()
     assert len(tree) <= 41
