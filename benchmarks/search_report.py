@@ -42,7 +42,7 @@ def seconds(run: Run | float) -> float:
 
 def show(name: str, rows: Rows) -> None:
     heads = ("wall", "/ first", "spread", "rounds", "read", "computed", "requests", "made", "steps")
-    print(f"\n{name:34}" + "".join(f"{head:>10}" for head in (*heads, "GFLOP", "GFLOP/s", "GB/s")))
+    print(f"\n{name:38}" + "".join(f"{head:>10}" for head in (*heads, "GFLOP", "GFLOP/s", "GB/s")))
     for side, row in rows.items():
         cells = [f"{row['wall_s']:.2f} s", f"{row['ratio']:.2f}x", f"{row['spread']:.2f}x"]
         cells.append(f"{row['rounds']}")
@@ -51,7 +51,7 @@ def show(name: str, rows: Rows) -> None:
             cells += [f"{row[count]:,}" for count in counts]
             cells += [f"{row['gflop']:,.0f}", f"{row['gflop'] / row['wall_s']:.0f}"]
             cells.append(f"{row['gb'] / row['wall_s']:.1f}")
-        print(f"  {side:32}" + "".join(f"{cell:>10}" for cell in cells))
+        print(f"  {side:36}" + "".join(f"{cell:>10}" for cell in cells))
     if "on" in rows and "off" in rows:
         on, off = rows["on"], rows["off"]
         again = (on["computed"] - on["requests"]) / on["asked"]
