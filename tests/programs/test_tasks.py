@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from radchat.engine.grammar import Grammar
 from radchat.engine.grammars import Grammars
 from radchat.errors import RadchatError, UsageError
-from radchat.programs.search.grammars import choices, line, regex
+from radchat.programs.search.grammars import choices, line, regex, sentence
 from radchat.programs.search.task import Task
 from radchat.programs.search.task_file import BUILT_IN, find_task
 from radchat.programs.search.tasks.free import FREE
@@ -143,6 +143,20 @@ def test_a_thought_may_be_nothing_else(text: str) -> None:
     assert not lets_through(FREE.thought_grammar("p", []), text)
 
 
+@pytest.mark.parametrize(
+    "text", ["Begin early.", "Wait 3.5 hours!", "Warum nicht?", "明日、泳ぐ。", "Say: “no.”!"]
+)
+def test_a_proposal_may_be_a_sentence(text: str) -> None:
+    assert lets_through(FREE.proposals_grammar("p", [], 2), f"1. {text}\n2. {text}")
+
+
+@pytest.mark.parametrize(
+    "text", ["2. Wait.", "2: wait.", "- wait.", "* wait.", "Wait. 2. Go.", "Wait", ".", " Wait."]
+)
+def test_a_proposal_is_no_list_of_its_own(text: str) -> None:
+    assert not lets_through(FREE.proposals_grammar("p", [], 1), f"1. {text}")
+
+
 def test_the_examples_of_the_prompts_are_of_the_grammars() -> None:
     steps = ["2 * 4 = 8 (left: 6 8 10)", "6 + 10 = 16 (left: 8 16)", "8 + 16 = 24 (left: 24)"]
     for number, step in enumerate(steps):
@@ -174,6 +188,17 @@ def test_a_line_is_one_thought(text: str) -> None:
     assert thought == text.rstrip()
     assert thought.splitlines() == [thought]
     assert FREE.read_proposals(f"1. {text}\n2. {text}", 2) == [thought] * 2
+
+
+def test_a_task_with_its_own_prompt_has_lines_proposed() -> None:
+    haiku = Task("haiku", propose="List {count} lines.")
+    assert lets_through(haiku.proposals_grammar("p", [], 2), "1. old pond\n2. 5 frogs leap. Splash")
+
+
+@settings(deadline=None)
+@given(st.from_regex(re.compile(sentence(40)), fullmatch=True))
+def test_a_sentence_is_one_proposal(text: str) -> None:
+    assert FREE.read_proposals(f"1. {text}\n2. {text}", 2) == [text] * 2
 
 
 @given(st.text(), st.integers(1, 30))

@@ -18,6 +18,15 @@ def line(most: int) -> str:
     return rf"[^\s{_HIDDEN}][^{_HIDDEN}]{{0,{most - 1}}}"
 
 
+def sentence(most: int) -> str:
+    """A pattern: a sentence of about ``most`` characters at most, that is no item of a list. It is
+    over at its first full stop; one with no space after it (``3.5``) is none.
+    """
+    begin = rf"[^\s{_HIDDEN}\d#*•.!?。！？-]"
+    inside = rf"(?:[^{_HIDDEN}.!?。！？]|[.!?][^\s{_HIDDEN}.!?。！？])"
+    return rf"{begin}{inside}{{0,{most - 2}}}[.!?。！？]"
+
+
 def regex(pattern: str) -> Grammar:
     """Rust's syntax of regular expressions, without look-around."""
     return {"kind": "regex", "source": pattern}

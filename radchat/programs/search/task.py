@@ -19,7 +19,15 @@ from radchat.chat.options import nearest
 from radchat.errors import UsageError
 from radchat.programs.python_file import ProgramFailed, failure
 from radchat.programs.search import prompts
-from radchat.programs.search.grammars import Grammar, choices, line, numbered, pattern_of, regex
+from radchat.programs.search.grammars import (
+    Grammar,
+    choices,
+    line,
+    numbered,
+    pattern_of,
+    regex,
+    sentence,
+)
 
 State: TypeAlias = Literal["open", "dead", "solved"]
 Thoughts: TypeAlias = Sequence[str]
@@ -152,9 +160,13 @@ class Task:
         return self.thought or regex(line(prompts.MAX_LINE) + r"\n{0,2}")
 
     def proposals_grammar(self, problem: str, thoughts: Thoughts, count: int) -> Grammar:
-        """``count`` numbered lines; of a thought that is no regular expression, any lines."""
+        """``count`` numbered lines, any where a thought is no regular expression; sentences where
+        our own prompt asks for them and nothing else is said.
+        """
         pattern = self.thought and pattern_of(self.thought_grammar(problem, thoughts))
-        return numbered(pattern or line(prompts.MAX_LINE // 2), count)
+        is_ours = self.thought is None and self.propose == prompts.PROPOSE
+        any_one = sentence if is_ours else line
+        return numbered(pattern or any_one(prompts.MAX_LINE // 2), count)
 
     def value_grammar(self) -> Grammar:
         return choices(list(self.values))
