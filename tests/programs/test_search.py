@@ -9,7 +9,7 @@ from typing import Any, Self
 import pytest
 from hypothesis import given, settings
 
-from radchat.errors import ContextOverflow, RadchatError, Unreachable
+from radchat.errors import ContextOverflow, NotFound, RadchatError, Unreachable
 from radchat.programs.search.asks import MOST_AT_ONCE, Answer, Ask, DaemonAsks, Failed, Output
 from radchat.programs.search.listener import Silent
 from radchat.programs.search.settings import Search
@@ -338,5 +338,13 @@ def test_no_more_is_asked_at_once_than_the_daemon_takes() -> None:
 
 def test_a_daemon_that_goes_is_told_with_the_way_on() -> None:
     asks, _, _ = opened(FakeClient(ends=False))
-    with pytest.raises(Unreachable, match="radchat think --resume"):
+    with pytest.raises(Unreachable, match=r"stopped; .* is kept: radchat think --resume$"):
         asks.ask([Ask("a", "1")], lambda *_: None)
+
+    class Another(FakeClient):
+        def call(self, method: str, **args: Any) -> dict[str, Any]:
+            raise NotFound(f"no search {args['search']} is open")
+
+    asks, _, _ = opened(Another())
+    with pytest.raises(NotFound, match=r"no search x is open; .*: radchat think --resume$"):
+        asks.mark({"m1": "s1.1=2"})

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from radchat.chat.view import progress
-from radchat.errors import RadchatError, Unreachable, from_json
+from radchat.errors import NotFound, RadchatError, Unreachable, from_json
 
 if TYPE_CHECKING:
     from radchat.client import Client
@@ -108,10 +108,16 @@ class DaemonAsks:
     """A search that the daemon has open, as long as its stream is."""
 
     def __init__(
-        self, client: Client, stream: EventStream, opened: Mapping[str, Any], on_notice: Notice
+        self,
+        client: Client,
+        stream: EventStream,
+        opened: Mapping[str, Any],
+        on_notice: Notice,
+        *,
+        is_stored: bool,
     ) -> None:
         self._client, self._stream, self.opened = client, stream, opened
-        self._on_notice = on_notice
+        self._on_notice, self._is_stored = on_notice, is_stored
 
     @classmethod
     def open(
@@ -123,7 +129,8 @@ class DaemonAsks:
             for event in stream:
                 if event.name == "init":
                     on_wait("")
-                    return cls(client, stream, event.data, on_notice)
+                    is_stored = not asked.get("ephemeral")
+                    return cls(client, stream, event.data, on_notice, is_stored=is_stored)
                 if event.name == "notice":
                     on_notice(str(event.data.get("text", "")))
                 else:
@@ -148,7 +155,8 @@ class DaemonAsks:
     def _ask(self, asks: Sequence[Ask], on_delta: OnDelta) -> list[Answer | Failed]:
         found: dict[int, Answer | Failed] = {}
         body = [ask.wire() for ask in asks]
-        with self._client.stream("search.ask", search=self.opened["search"], asks=body) as stream:
+        search = self.opened["search"]
+        with self._way_on(), self._client.stream("search.ask", search=search, asks=body) as stream:
             for event in stream:
                 data = event.data
                 if event.name == "delta":
@@ -163,10 +171,22 @@ class DaemonAsks:
                     name = data.get("name", self.opened.get("name"))  # by its first words
                     self.opened = {**self.opened, "name": name}
                     return [found[number] for number in range(len(asks))]
-        raise Unreachable("the daemon ended the search: radchat think --resume goes on with it")
+            raise Unreachable("the daemon was stopped")
+
+    @contextlib.contextmanager
+    def _way_on(self) -> Iterator[None]:
+        """Where the daemon has gone, or another has come that knows nothing of the search."""
+        try:
+            yield
+        except (Unreachable, NotFound) as error:
+            if not self._is_stored:
+                raise
+            told = f"{error.message}; what the search has found is kept: radchat think --resume"
+            raise type(error)(told, **error.data) from error
 
     def _call(self, method: str, **args: Any) -> dict[str, Any]:
-        return self._client.call(f"search.{method}", search=self.opened["search"], **args)
+        with self._way_on():
+            return self._client.call(f"search.{method}", search=self.opened["search"], **args)
 
     def score(self, at: str | None, text: str, choices: Sequence[str]) -> Mapping[str, Any]:
         return self._call("score", at=at, text=text, choices=list(choices))
