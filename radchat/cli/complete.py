@@ -24,6 +24,7 @@ _WANTS = (  # what a metavar asks for; several may fit
     ("branches", re.compile(r"\bBRANCH\b")),
     ("settings", re.compile(r"\bSETTING\b")),
     ("options", re.compile(r"\bk=v\b")),
+    ("tasks", re.compile(r"\bgame24\b")),
     ("files", re.compile(r"(?<!@)FILE|PATH|SOCK|WHEEL|GGUF|FOLDER|DIR\b")),
     ("at_files", re.compile(r"@FILE")),
 )

@@ -224,10 +224,12 @@ def searching(
         search = Search(**{**drawn, **task.defaults(), **asked.settings})
         begun = (asked.problem, search, task)
     status("connecting")
-    client = connect()
-    with contextlib.closing(
-        DaemonAsks.open(client, place, on_notice=view.note, on_wait=status)
-    ) as asks:
+    try:
+        client = connect()
+        opened = DaemonAsks.open(client, place, on_notice=view.note, on_wait=status)
+    finally:
+        status("")
+    with contextlib.closing(opened) as asks:
         if begun is not None:
             yield Searching(asks, *begun, client, view)
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,7 +25,7 @@ from radchat.cli.searching import (
     with_files,
 )
 from radchat.cli.talk import talk
-from radchat.errors import Interrupted, UsageError
+from radchat.errors import Interrupted, RadchatError, UsageError
 
 if TYPE_CHECKING:
     from radchat.programs.search.think import Outcome
@@ -160,13 +161,24 @@ def _search(
     generation: Generation,
 ) -> None:
     view = search_view(cli)
-    with searching(lambda: cli.client, asked, place, view, cli.status) as search:
+    with contextlib.ExitStack() as opened:
+        try:
+            search = opened.enter_context(
+                searching(lambda: cli.client, asked, place, view, cli.status)
+            )
+        except KeyboardInterrupt:  # while the model is loaded
+            cli.note("cancelled")
+            raise
         try:
             outcome = search.run()
         except KeyboardInterrupt as error:
             line = search.stopped(_again(cli, generation))
             cli.note(line)
             raise _interrupted(cli, search, line) from error
+        except RadchatError:
+            if search.view.num_thoughts:
+                cli.note(search.stopped(_again(cli, generation)))
+            raise
         try:
             answer = _answer(cli, search, outcome, target, generation)
         except KeyboardInterrupt as error:  # what is kept of the answer is told

@@ -16,7 +16,7 @@ from radchat.cli.searching import (
     show_answer,
     with_files,
 )
-from radchat.errors import UsageError
+from radchat.errors import RadchatError, UsageError
 
 if TYPE_CHECKING:
     from radchat.chat.repl import Chat
@@ -77,6 +77,10 @@ def tot(chat: Chat, rest: str) -> None:
             chat.hold()
             host.note(search.stopped("/tot resume"))
             return
+        except RadchatError:
+            if search.view.num_thoughts:
+                host.note(search.stopped("/tot resume"))
+            raise
         finally:
             if search.view.num_thoughts:  # something was said in it
                 chat.made.discard(str(chat.session.get("id")))

@@ -138,6 +138,12 @@ def _at_files(cli: Cli, prefix: str) -> Iterable[Candidate]:  # noqa: ARG001
             yield Candidate(f"{name}/", more=True) if path.is_dir() else Candidate(name)
 
 
+def _tasks(_cli: Cli, _prefix: str) -> Iterable[Candidate]:
+    from radchat.programs.search.task_file import BUILT_IN
+
+    return [Candidate(name) for name in BUILT_IN]
+
+
 VALUES: dict[str, Callable[[Cli, str], Iterable[Candidate]]] = {
     "refs": _refs,
     "branches": _branches,
@@ -147,4 +153,5 @@ VALUES: dict[str, Callable[[Cli, str], Iterable[Candidate]]] = {
     "settings": _settings,
     "options": _options,
     "at_files": _at_files,
+    "tasks": _tasks,
 }

@@ -134,9 +134,37 @@ def test_an_error_of_the_daemons_is_told_with_its_code(
     assert (done.code, json.loads(done.out)["error"]["code"]) == (75, "busy")
 
 
+def test_what_fails_in_the_middle_says_what_is_kept(
+    run: Run, search: FakeSearch, daemon: FakeDaemon
+) -> None:
+    daemon.script["search.release"] = Busy("not now")
+    done = run(*ASKED)
+    assert (done.code, done.out) == (75, "")
+    assert done.err.endswith(
+        "stopped: 3 thoughts are kept in report-q3; `radchat think --resume` goes on\n"
+        "error: not now\n"
+    )
+
+
 def test_a_closed_pipe_ends_quietly(unread: Unread, search: FakeSearch) -> None:
     code, err = unread(*ASKED, "-q")
     assert (code, err) == (0, b"")
+
+
+def test_where_no_thought_lives_the_answer_follows_the_problem(
+    run: Run, search: FakeSearch, daemon: FakeDaemon, tmp_path: Path
+) -> None:
+    path = tmp_path / "task.py"
+    path.write_text(
+        "from radchat.programs.search.task import Task\n"
+        "task = Task('mine', step='Next.', answer='Answer.', check=lambda p, thoughts: 'dead')\n"
+    )
+    done = run("think", "the words", "--task", str(path))
+    assert (done.code, done.out) == (0, "The answer is 42.\n")
+    assert "grown s1.1 dead, s1.2 dead, s1.3 dead" in done.err
+    assert "not solved, nothing is left to go on from: the answer follows no thought" in done.err
+    assert daemon.asked("branch.advance") == []
+    assert daemon.asked("generate")[0]["text"] == "the words"
 
 
 def test_what_a_task_file_prints_is_no_answer(run: Run, search: FakeSearch, tmp_path: Path) -> None:
