@@ -17,11 +17,14 @@ from radchat.chat.live import Live
 from radchat.chat.search_rows import laid_out
 from radchat.chat.search_tree import FRONTIER, GROWING, JUDGING, Seen, Tree, picked, score_cell
 from radchat.chat.text import one_line
+from radchat.chat.view import DIM, RESET
 from radchat.chat.width import cut
 
+BOLD = "\x1b[1m"
 ENOUGH = 40  # rows of the tree that stays
 NAMED = 6  # thoughts that a line names
 BESIDE = 4  # lines of the screen that are no thoughts: heads, counts, the last note, the cursor's
+STYLES = dict.fromkeys(("best", "solved"), BOLD) | dict.fromkeys(("pruned", "dead", ""), DIM)
 DOING = {"grow": GROWING, "judge": JUDGING}
 
 
@@ -41,6 +44,7 @@ class SearchView:
     say: Callable[[str], None]
     columns: Callable[[], int]  # of stderr
     terminal: TextIO | None = None
+    paints: bool = False  # style on it
     tree: Tree | None = None
     num_spent: int = 0
     _budget: int | None = None
@@ -149,7 +153,14 @@ class SearchView:
         if self.tree is None:
             return []
         rows = picked(self.tree.places(), room)
-        return [*laid_out(rows, columns), cut(self.counts(), columns)]
+        head, *lines = laid_out(rows, columns)
+        styled = [self._styled(line, row.state) for line, row in zip(lines, rows, strict=True)]
+        return [self._styled(head, ""), *styled, cut(self.counts(), columns)]
+
+    def _styled(self, line: str, state: str) -> str:
+        """What is best bold, and dim what is not looked at any more; the words say it too."""
+        style = STYLES.get(state, "")
+        return f"{style}{line}{RESET}" if style and self.paints else line
 
     def _paint(self, columns: int, rows: int) -> list[str]:
         told = cut(one_line(self._held[-1]), columns) if self._held else ""

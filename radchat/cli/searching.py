@@ -47,6 +47,7 @@ class Asked:
     problem: str | None = None
     task: str = FREE
     settings: Mapping[str, Any] = field(default_factory=dict)  # what was given: names of Search's
+    resume: str | bool = True  # which search, without a problem: the last, or s1
 
 
 def with_files(words: str, files: Sequence[Mapping[str, str]]) -> str:
@@ -64,7 +65,8 @@ def search_view(host: Host) -> SearchView:
     """On stderr: the tree where it can be painted, else lines."""
     is_able = not (host.quiet or host.plain) and host.env.get("TERM", "") not in ("dumb", "")
     shows = is_able and is_terminal(sys.stderr)
-    return SearchView(host.note, host.error_columns, sys.stderr if shows else None)
+    paints = shows and host.paints(sys.stderr)
+    return SearchView(host.note, host.error_columns, sys.stderr if shows else None, paints)
 
 
 @dataclass

@@ -144,8 +144,8 @@ def think(
             )
         generation.refuse("a search goes on as it began", *_but(FREELY))
         target = {"session": resume or cli.session_named}
-        asked = Asked(settings=settings)
-        place = {"resume": resume_search or True, "ephemeral": generation.ephemeral} | target
+        asked = Asked(settings=settings, resume=resume_search or True)
+        place = {"resume": asked.resume, "ephemeral": generation.ephemeral} | target
     _search(cli, asked, {**cli.here(), **place}, target, generation)
 
 

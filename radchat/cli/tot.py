@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from radchat.errors import RadchatError, UsageError
 if TYPE_CHECKING:
     from radchat.chat.repl import Chat
 
-USAGE = "/tot [--budget N] [-k N] [-d N] [-b N] [--task NAME] PROBLEM, or /tot resume"
+USAGE = "/tot [--budget N] [-k N] [-d N] [-b N] [--task NAME] PROBLEM, or /tot resume [s1]"
 NUMBERS = {
     "-k": "branch",
     "-d": "depth",
@@ -34,6 +35,7 @@ NUMBERS = {
     "--depth": "depth",
     "--beam": "beam",
 }
+_SEARCH = re.compile(r"(s[1-9]\d*)?")
 WORDS = {f"--{name}": name for name in ("method", "generate", "evaluate", "select", "task")}
 
 
@@ -51,10 +53,14 @@ def parse(rest: str) -> Asked:
             settings[WORDS[name]] = value
         else:
             raise UsageError(f"{name}: {USAGE}")
-    task = settings.pop("task", FREE)
-    if bool(left.strip()) == is_resumed:
+    left = left.strip()
+    if is_resumed:
+        if "task" in settings or not _SEARCH.fullmatch(left):
+            raise UsageError(USAGE)
+        return Asked(resume=left or True, settings=settings)
+    if not left:
         raise UsageError(USAGE)
-    return Asked(None if is_resumed else left.strip(), task, settings)
+    return Asked(left, settings.pop("task", FREE), settings)
 
 
 def _number(name: str, value: str) -> float | int:
@@ -69,7 +75,7 @@ def tot(chat: Chat, rest: str) -> None:
     client = chat.settled()
     if asked.problem is not None:
         asked = replace(asked, problem=_with_files(chat, asked.problem))
-    place = _place(chat, is_new=asked.problem is not None)
+    place = _place(chat, asked)
     with searching(lambda: client, asked, place, search_view(host), host.status) as search:
         try:
             outcome = search.run()
@@ -96,12 +102,12 @@ def tot(chat: Chat, rest: str) -> None:
         generate(chat, typed="/tot resume", **search.turn(outcome, options))
 
 
-def _place(chat: Chat, *, is_new: bool) -> dict[str, Any]:
+def _place(chat: Chat, given: Asked) -> dict[str, Any]:
     """The arguments of ``search.open``."""
     asked = {**chat.host.here(), "session": chat.session.get("id"), "head": chat.head}
     asked["ephemeral"] = chat.is_ephemeral
-    if not is_new:
-        return {**asked, "resume": True}
+    if given.problem is None:
+        return {**asked, "resume": given.resume}
     _require_system(chat)
     keys = ("model", "dtype", "exact", "think")
     asked |= {key: chat.arguments[key] for key in keys if chat.arguments.get(key)}

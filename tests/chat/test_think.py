@@ -250,6 +250,8 @@ def test_the_tree_is_seen_as_it_grows_and_stays(
     assert "\nthe full depth is reached: the answer follows s1.1.1, score 9\n" in kept
     assert kept.count("The answer is 42.") == 1
     assert max(map(width, kept.splitlines())) <= columns
+    assert b"\x1b[1m    s1.1.1      9  best" in terminal.raw
+    assert b"\x1b[2m  s1.3          7  pruned" in terminal.raw
 
 
 def test_more_thoughts_than_rows_are_folded(open_: Open, held: FakeSearch) -> None:
@@ -274,7 +276,7 @@ def test_without_colour_nothing_is_lost(
     assert ("grown s1.1, s1.2, s1.3 · 15 tokens" in kept) == is_dumb
     assert ("s1.1.1      9  best" in kept) != is_dumb
     assert "The answer is 42." in kept
-    assert b"\x1b[3" not in terminal.raw
+    assert not re.search(rb"\x1b\[[0-9;]*m", terminal.raw)
     assert not (is_dumb and b"\x1b" in terminal.raw)
 
 
@@ -346,7 +348,7 @@ def test_ctrl_c_ends_the_search_and_the_chat_goes_on(
     terminal.wait_for("stopped: 3 thoughts are kept in report-q3; `/tot resume` goes on")
     terminal.wait_for("> and then")
     assert daemon.asked("generate") == []
-    terminal.type("\x15/tot resume\r")
+    terminal.type("\x15/tot resume s1\r")
     held.end()
     terminal.wait_for("The answer is 42.")
     terminal.wait_for(lambda t: ">" in t.lines)
@@ -357,7 +359,8 @@ def test_ctrl_c_ends_the_search_and_the_chat_goes_on(
     ("typed", "said"),
     [
         ("/tot", "or /tot resume"),
-        ("/tot resume now", "or /tot resume"),
+        ("/tot resume now", "or /tot resume [s1]"),
+        ("/tot resume --task free", "or /tot resume [s1]"),
         ("/tot -k two x", "-k wants a number (got 'two')"),
         ("/tot --bogus 3 x", "--bogus: /tot [--budget N]"),
     ],
