@@ -202,15 +202,14 @@ class RadixTree:
         at what a request relies on, at what is pinned and at what others continue.
         """
         num_freed = 0
-        for each, freed in self.forgettable(node, start, {}):
-            if freed == each.adds:
+        for each, _ in self.forgettable(node, start, {}):
+            if each.start >= start:
                 self.order.remove(each)
-            self.cut(each, freed)
-            num_freed += freed
+                num_freed += self._cut_at(each, each.start)
         last = next((each for each in path_up(node) if each.start < start), None)
-        if last is not None and last.end > start:
-            self._trim(last, start)
-        return num_freed
+        if last is None or last.end <= start or last.lock_ref or last.pins or last.children:
+            return num_freed
+        return num_freed + self._cut_at(last, start)
 
     def forgettable(
         self, node: Node, start: int, gone: Mapping[Node, int]
@@ -237,13 +236,20 @@ class RadixTree:
 
         The caller has taken a whole one out of the order.
         """
-        whole = freed == node.adds
-        keep = 0 if whole else len(node.pages) - freed
-        end = (node.start // self.page_size + keep) * self.page_size if keep else node.start
+        last = node.start // self.page_size + len(node.pages) - freed
+        self._cut_at(node, node.start if freed == node.adds else last * self.page_size)
+
+    def _cut_at(self, node: Node, end: int) -> int:
+        """Take what an unlocked leaf has behind ``end``, which may lie inside a page. Returns the
+        pages freed.
+        """
+        whole = end == node.start
+        keep = 0 if whole else -(-end // self.page_size) - node.start // self.page_size
+        freed = node.adds if whole else len(node.pages) - keep
         self.generation += 1
         if self.on_evict is not None:
             self.on_evict(node, end)
-        if freed:  # then its last page is freed: only an only page may be held above as well
+        if freed or not whole:  # an only page, held above as well, may be open there
             self.open.pop(node.pages[-1], None)
         self._pages.release(node.pages[keep:])
         if whole:
@@ -256,17 +262,7 @@ class RadixTree:
             self.pinned -= freed
         else:
             self.evictable -= freed
-
-    def _trim(self, node: Node, end: int) -> None:
-        """The same of what an unlocked leaf has behind ``end`` in its last page, which stays."""
-        if node.lock_ref or node.pins or node.children:
-            return
-        self.generation += 1
-        if self.on_evict is not None:
-            self.on_evict(node, end)
-        self.open.pop(node.pages[-1], None)
-        node.tokens = node.tokens[: (end - node.start) * ID_BYTES]
-        node.end = end
+        return freed
 
     def nodes(self) -> Iterator[Node]:
         """All nodes but the roots, a parent before its children."""
