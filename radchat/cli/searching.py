@@ -112,11 +112,11 @@ class Searching:
         self, outcome: Outcome, head: Mapping[str, Any] | None = None
     ) -> dict[str, Any] | None:
         """HEAD, or a chat's, goes to the best thought: the answer follows there. None: there is no
-        thought, and it stays.
+        thought, or the answer was asked for before, and it stays.
         """
         from radchat.whereabouts import where
 
-        if outcome.best is outcome.root:
+        if outcome.best is outcome.root or outcome.asked is not None:
             return None
         moved = self.client.call(
             "branch.advance",
@@ -131,13 +131,17 @@ class Searching:
         return moved
 
     def turn(self, outcome: Outcome, options: Mapping[str, Any]) -> dict[str, Any]:
-        """The answer, as ``generate`` is asked for it: as long as what is left of the budget."""
+        """The answer, as ``generate`` is asked for it: as long as what is left of the budget. One
+        that was cut off has another beside it.
+        """
         options = {"seed": self.search.seed, **options}
         if outcome.answer_tokens is not None:
             most = options.get("max_tokens") or outcome.answer_tokens
             options["max_tokens"] = min(most, outcome.answer_tokens)
         grammar = {} if outcome.answer_grammar is None else {"grammar": outcome.answer_grammar}
-        return {"kind": "turn", "text": outcome.answer_text, "options": options, **grammar}
+        said = {"kind": "turn", "text": outcome.answer_text}
+        again = {"kind": "retry", "ref": outcome.asked}
+        return {**(again if outcome.asked else said), "options": options, **grammar}
 
     def stopped(self, again: str) -> str:
         """What Ctrl+C left; ``again``: what to type to go on with it."""

@@ -216,7 +216,7 @@ def _answer(
     args = {**generation.arguments(), **search.turn(outcome, generation.sampling())}
     args |= {"session": search.opened["session"], "model": search.opened["model"]}
     args |= {key: target[key] for key in ("only_terminal",) if key in target}
-    if moved is None and target.get("at"):
+    if moved is None and args["kind"] == "turn" and target.get("at"):
         args["at"] = target["at"]
     for name in ("system", "files"):
         args.pop(name, None)  # said above

@@ -83,6 +83,12 @@ class Journal:
             Output(m["id"], m["text"], m["tokens"], m["logprob"]) for m in told[: ask.num_answers]
         ]
 
+    def asked(self, at: str | None, text: str) -> str | None:
+        """The user's message that says it there."""
+        place = self._at if at is None else at
+        said = (m for m in self._messages.values() if m["role"] == "user" and m["text"] == text)
+        return next((str(m["id"]) for m in said if m["parent"] == place), None)
+
     def is_paid(self, ask: Ask) -> bool:
         return self._is_paid and self.outputs(ask) is not None
 

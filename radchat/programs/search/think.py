@@ -32,6 +32,7 @@ class Outcome:
     answer_tokens: int | None  # that are left for it; None: no limit
     answer_grammar: Mapping[str, Any] | None
     answered: Output | None  # it is there already, after ``best``
+    asked: str | None = None  # the message that asks for it there, with no whole answer yet
 
     @property
     def is_solved(self) -> bool:
@@ -100,6 +101,7 @@ def think(
         budget.left,
         task.answer_grammar(problem, best.texts),
         outputs[0] if outputs else None,
+        None if outputs else journal.asked(best.message, text),
     )
 
 
