@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from radchat.client import Client
 from tests.e2e.homes import Home
+from tests.waiting import wait_until
 
 HOOKED = Path(__file__).with_name("hooked_daemon.py")
 HOURS = 3600.0
@@ -33,11 +36,24 @@ class Hooked:
         """From the next daemon on its models answer by ``module:function`` (tests/scripted.py)."""
         (self._folder / "script").write_text(script)
 
-    def dies_at(self, moment: str, count: int = 1) -> None:
-        """The daemon that runs, or the next one, is killed there (hooked_daemon.py)."""
+    def dies_at(self, moment: str) -> None:
+        """The daemon that runs, or the next one, is killed there: ``MOMENT N``."""
         part = self._folder / "die.part"
-        part.write_text(f"{moment} {count}")
+        part.write_text(moment)
         part.replace(self._folder / "die")
+
+    @contextlib.contextmanager
+    def waits_at(self, moment: str, what: Callable[[], None]) -> Iterator[None]:
+        """The daemon waits there, ``MOMENT N``, from when ``what`` has brought it there."""
+        wait, waits = self._folder / "wait", self._folder / "waits"
+        wait.write_text(moment)
+        what()
+        try:
+            wait_until(waits.exists)
+            waits.unlink()
+            yield
+        finally:
+            wait.unlink()
 
     def hold(self, moment: str) -> None:
         """From now on answers wait there (hooked_daemon.py)."""

@@ -1,7 +1,8 @@
 """The real daemon, told by files of a test when to die and what time it is.
 
 ``python -P hooked_daemon.py FOLDER``. FOLDER/die holds ``MOMENT N``: at the N-th such moment the
-process gets SIGKILL, there and then. FOLDER/clocks holds JSON
+process gets SIGKILL, there and then. FOLDER/wait likewise: its thread waits there until the file is
+gone, and FOLDER/waits tells so. FOLDER/clocks holds JSON
 ``{"awake": S, "boot": S, "wall": S}``: seconds that those clocks are off. While FOLDER/hold is
 there, answers wait where it says: at ``submit``, each known by a file ``at-REQUEST``, or the
 engines after the first ``words``. FOLDER/script names a script by which its models answer
@@ -17,7 +18,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,26 +49,42 @@ MOMENTS = {
 }
 
 
-class Hooks:
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._die, self._clocks = folder / "die", folder / "clocks"
+class Told:
+    """``MOMENT N`` in a file: the N-th such moment, counted from when it was written."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
         self._armed: str | None = None
         self._left = 0
 
-    def reach(self, moment: str) -> None:
-        """Die here, if this is the moment."""
+    def is_now(self, moment: str) -> bool:
         try:
-            told = self._die.read_text()
+            told = self.path.read_text()
         except FileNotFoundError:
-            return
+            return False
         if told != self._armed:
             self._armed, self._left = told, int(told.rpartition(" ")[2])
-        if told.rpartition(" ")[0] == moment:
-            self._left -= 1
-            if self._left == 0:
-                self._die.unlink()
-                os.kill(os.getpid(), signal.SIGKILL)
+        if told.rpartition(" ")[0] != moment:
+            return False
+        self._left -= 1
+        return self._left == 0
+
+
+class Hooks:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._die, self._wait = Told(folder / "die"), Told(folder / "wait")
+        self._clocks = folder / "clocks"
+
+    def reach(self, moment: str) -> None:
+        """Die here, or wait, if this is the moment."""
+        if self._die.is_now(moment):
+            self._die.path.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self._wait.is_now(moment):
+            (self._folder / "waits").touch()
+            while self._wait.path.exists():
+                time.sleep(0.01)
 
     def holds(self, moment: str) -> bool:
         with contextlib.suppress(FileNotFoundError):
@@ -131,6 +148,13 @@ def hooked(hooks: Hooks) -> Callable[[Places, Config], Service]:
             hooks.reach("finished")
             return ended
 
+        @contextlib.contextmanager
+        def as_one(self) -> Iterator[None]:
+            with super().as_one():
+                yield
+                hooks.reach("in one")
+            hooks.reach("stored")
+
         def _branch_to_answer(self, *args: Any) -> Any:
             placed = super()._branch_to_answer(*args)
             hooks.reach("in the transaction")
@@ -170,6 +194,8 @@ def hooked(hooks: Hooks) -> Callable[[Places, Config], Service]:
             reads = any(isinstance(event, (Started, Progress)) for event in events)
             if reads and not any(isinstance(event, Tokens) for event in events):
                 hooks.reach("prefill step")
+            elif events:
+                hooks.reach("decode step")
             super()._deliver(events)
             while any(isinstance(e, Tokens) for e in events) and hooks.holds("words"):
                 time.sleep(0.01)
