@@ -218,3 +218,45 @@ def test_forced_text_is_dim_on_a_terminal_and_the_footer_counts_it(talk: Shell, 
         assert terminal.wait_end() == 0
         assert "no never" in terminal.text
         assert b"\x1b[2mno never\x1b[0m" in terminal.raw
+
+
+def test_a_search_and_a_vote_end_and_all_that_is_said_in_them_is_read(talk: Shell) -> None:
+    sizes = ["-k", "3", "-d", "2", "-b", "2", "--n-eval", "2", "--thought-tokens", "24"]
+    done = talk.json("think", "How can a small town save water?", *sizes, "--seed", "3",
+                     "--max-tokens", "24")  # fmt: skip
+    assert (done["reason"], len(done["best_path"])) == ("depth", 2)
+    assert done["answer"].strip()
+    thoughts = [child for each in walk(done["tree"]) for child in each["children"]]
+    assert len(thoughts) > 3
+    for each in thoughts:
+        assert each["text"].strip() == each["text"] != ""
+        assert "\n" not in each["text"]
+        assert set(each["values"]) <= set(range(1, 10))
+        assert len(each["values"]) == 2
+
+    shown = talk.tree(session=done["session"], show_cache=True)["messages"]
+    answers = [m["id"] for m in shown if m["role"] == "assistant"]
+    requests = len({m["parent"] for m in shown if m["role"] == "assistant"})
+    paths = [tuple(talk.home.ids(each)) for each in answers]
+    explored = {hash(path[:end]) for path in paths for end in range(1, len(path) + 1)}
+    assert done["cache"]["computed"] - requests <= 1.05 * len(explored)
+    kv = {m["id"]: (m["cached"]["device"], m["tokens"]) for m in shown}
+    for each in thoughts:
+        device, tokens = kv[each["message"]]
+        if each["status"] == "pruned":
+            assert device < tokens / 2, "but for words that a live one begins with too"
+        else:
+            assert device >= tokens - 1
+    assert {each["status"] for each in thoughts} >= {"pruned", "best"}
+
+    how = ["-N", "4", "--seed", "3", "--regex", "The answer is [0-9]{1,3}"]
+    voted = talk.json("vote", *how, "--extract", "last-number", "What is 2 + 2?")
+    assert voted["counted"] == 4
+    assert voted["answer"].isdigit()
+    talk.home.assert_balanced()
+
+
+def walk(thought: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield thought
+    for child in thought["children"]:
+        yield from walk(child)
