@@ -79,11 +79,12 @@ class SearchView:
 
     def judged(self, thoughts: Sequence[Seen]) -> None:
         self._begin({})
-        self._step("judged", thoughts)
+        self._step("judged", [each for each in thoughts if each.status != "dead"])
 
     def pruned(self, thoughts: Sequence[Seen], freed_tokens: int) -> None:
         kv = f": {counted(freed_tokens, 'token')} of KV released" if freed_tokens else ""
-        self._step("pruned", thoughts, kv)
+        gone = [each for each in thoughts if each.status != "dead"]  # the others are told
+        self._step("pruned", gone, kv)
 
     def spent(self, tokens: int, usage: Mapping[str, int], cache: Mapping[str, int]) -> None:
         if any(usage.values()):
@@ -131,7 +132,8 @@ class SearchView:
         thoughts = counted(states.total(), "thought")
         thoughts += f", {count(states['pruned'])} pruned" if states["pruned"] else ""
         frontier = states[FRONTIER] + states[GROWING]
-        parts = [f"frontier {count(frontier)}", thoughts, self._spending]
+        parts = [f"frontier {count(frontier)}"] if frontier else []
+        parts += [thoughts, self._spending]
         if read := sum(self._cache.values()):
             parts.append(f"cached {100 * (read - self._cache.get('computed', 0)) // read}%")
         return SEPARATOR.join([*parts, seconds(time.monotonic() - self._begun_at)])

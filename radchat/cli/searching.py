@@ -18,6 +18,7 @@ from radchat.chat.view import View
 from radchat.chat.width import cut
 from radchat.cli.common import is_terminal
 from radchat.cli.printed import Printed
+from radchat.errors import InvalidInput
 from radchat.protocol import Event
 
 if TYPE_CHECKING:
@@ -59,6 +60,12 @@ def with_files(words: str, files: Sequence[Mapping[str, str]]) -> str:
 def of_thoughts(options: Mapping[str, Any]) -> dict[str, Any]:
     """Of what was given for sampling, what goes for thoughts."""
     return {name: value for name, value in options.items() if name not in OF_ANSWER}
+
+
+def check_answer(options: Mapping[str, Any]) -> None:
+    """What is for the answer only is refused before the search, not after it."""
+    if (most := options.get("max_tokens")) is not None and int(most) < 1:
+        raise InvalidInput(f"max_tokens: want 1 or more (got {most})", field="max_tokens")
 
 
 def search_view(host: Host) -> SearchView:
@@ -104,9 +111,12 @@ class Searching:
                 self.view.num_spent = outcome.spent
         finally:
             self.view.finish()
-        has_checker = self.task.check is not None
-        self.view.tell_end(ended(outcome, has_checker=has_checker))
+        self.view.tell_end(ended(outcome, is_unsolved=self.is_unsolved(outcome)))
         return outcome
+
+    def is_unsolved(self, outcome: Outcome) -> bool:
+        """Its task has a checker, and that is not content."""
+        return self.task.check is not None and not outcome.is_solved
 
     def advance(
         self, outcome: Outcome, head: Mapping[str, Any] | None = None
@@ -161,10 +171,10 @@ class Searching:
         return f"going on with {self.name} of {self.session}: {problem} ({so_far})"
 
 
-def ended(outcome: Outcome, *, has_checker: bool) -> str:
+def ended(outcome: Outcome, *, is_unsolved: bool) -> str:
     """Why, and what the answer follows; that a checker is not content with it."""
     why, best = ENDED[outcome.reason], outcome.best
-    why = f"not solved, {why}" if has_checker and not outcome.is_solved else why
+    why = f"not solved, {why}" if is_unsolved else why
     if best is outcome.root:
         return f"{why}: the answer follows no thought"
     score = f", score {score_cell(best.score)}" if best.score is not None else ""

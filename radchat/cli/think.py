@@ -17,6 +17,7 @@ from radchat.cli.searching import (
     FREE,
     Asked,
     Searching,
+    check_answer,
     document,
     of_thoughts,
     search_view,
@@ -30,6 +31,7 @@ from radchat.errors import Interrupted, RadchatError, UsageError
 if TYPE_CHECKING:
     from radchat.programs.search.think import Outcome
 
+UNSOLVED = 53  # a limit was reached (docs/cli.md, "Exit codes")
 FREELY = ("raw", "ephemeral", "max_tokens")  # what may be said of a search that is gone on with
 
 
@@ -104,7 +106,7 @@ def think(
         float, typer.Option("--stdin-timeout", metavar="S", help="wait for silent stdin so long")
     ] = stdin.TIMEOUT_S,
     no_stdin: Annotated[bool, typer.Option("--no-stdin", help="do not read stdin")] = False,
-) -> None:
+) -> int:
     """Search for an answer: thoughts are grown as a tree, judged, and the best gone on from. The
     answer alone is stdout. All of it is kept: switch s1.2 goes to a thought.
     """
@@ -146,7 +148,7 @@ def think(
         target = {"session": resume or cli.session_named}
         asked = Asked(settings=settings, resume=resume_search or True)
         place = {"resume": asked.resume, "ephemeral": generation.ephemeral} | target
-    _search(cli, asked, {**cli.here(), **place}, target, generation)
+    return _search(cli, asked, {**cli.here(), **place}, target, generation)
 
 
 def _but(names: tuple[str, ...]) -> list[str]:
@@ -159,7 +161,9 @@ def _search(
     place: Mapping[str, Any],
     target: Mapping[str, Any],
     generation: Generation,
-) -> None:
+) -> int:
+    """The exit code: of a task's search that found what its checker wants, or has none, 0."""
+    check_answer(generation.sampling())
     view = search_view(cli)
     with contextlib.ExitStack() as opened:
         try:
@@ -185,6 +189,7 @@ def _search(
             raise _interrupted(cli, search, "ended by Ctrl+C") from error
     if cli.json:
         cli.data(document(search, outcome, answer))
+    return UNSOLVED if search.is_unsolved(outcome) else 0
 
 
 def _interrupted(cli: common.Cli, search: Searching, line: str) -> BaseException:

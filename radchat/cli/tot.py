@@ -11,6 +11,7 @@ from radchat.chat.generating import generate
 from radchat.cli.searching import (
     FREE,
     Asked,
+    check_answer,
     of_thoughts,
     search_view,
     searching,
@@ -72,6 +73,7 @@ def _number(name: str, value: str) -> float | int:
 
 def tot(chat: Chat, rest: str) -> None:
     asked, host = parse(rest), chat.host
+    check_answer(chat.arguments.get("options") or {})
     client = chat.settled()
     if asked.problem is not None:
         asked = replace(asked, problem=_with_files(chat, asked.problem))

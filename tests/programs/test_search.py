@@ -126,7 +126,7 @@ def test_what_says_the_same_is_kept_once_and_told(generate: Any) -> None:
     search = Search(generate=generate, depth=1)
     outcome, asks = run(of_words("a g", "f", "A  G"), search, listener=told)
     assert [child.text for child in outcome.root.children] == ["a g", "f"]
-    assert told.notes == ["1 of these thoughts said the same as others: kept once"]
+    assert told.notes == ["1 of these thoughts said the same as others: counted once"]
     if generate == "propose":
         assert asks.stored[1].says == ["a g", "f"]
         assert asks.stored[1].text == f"{PROBLEM}\n\nSTEP"

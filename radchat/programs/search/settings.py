@@ -46,7 +46,8 @@ class Search:
     def __post_init__(self) -> None:
         for name, words in WORDS.items():
             if getattr(self, name) not in words:
-                raise UsageError(f"{flag(name)} is {' or '.join(words)}")
+                known = f"{', '.join(words[:-1])} or {words[-1]}"
+                raise UsageError(f"{flag(name)} is {known} (got {getattr(self, name)})")
         for name in ("branch", "depth", "beam", "n_eval", "thought_tokens", "budget"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise UsageError(f"{flag(name)} is at least 1")

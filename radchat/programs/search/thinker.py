@@ -81,7 +81,7 @@ class Thinker:
 
     def _tell_doubles(self) -> None:
         if num := self.num_doubles:
-            self.listener.note(f"{num} of these thoughts said the same as others: kept once")
+            self.listener.note(f"{num} of these thoughts said the same as others: counted once")
         self.num_doubles = 0
 
     def _check(self, grown: Sequence[Thought]) -> None:
