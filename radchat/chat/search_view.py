@@ -84,7 +84,7 @@ class SearchView:
     def pruned(self, thoughts: Sequence[Seen], freed_tokens: int) -> None:
         kv = f": {counted(freed_tokens, 'token')} of KV released" if freed_tokens else ""
         gone = [each for each in thoughts if each.status != "dead"]  # the others are told
-        self._step("pruned", gone, kv)
+        self._step("pruned", gone or (thoughts if kv else ()), kv)
 
     def spent(self, tokens: int, usage: Mapping[str, int], cache: Mapping[str, int]) -> None:
         if any(usage.values()):

@@ -29,15 +29,18 @@ def test_each_step_is_a_line() -> None:
     view.spent(141, {}, CACHE)
     view.judged(root.children)
     view.pruned(root.children[1:2], 212)
-    view.pruned(root.children[2:], 0)
+    view.pruned(root.children[1:], 9)
+    view.pruned(root.children[2:], 7)
+    view.pruned(root.children[2:], 0)  # it was told that it is dead
     view.pruned([], 0)
     view.note("the same thought twice: s1.3")
     view.finish()
     assert said == [
         "grown s1.1 7.5, s1.2 4, s1.3 dead · 96/2,000 tokens",
-        "judged s1.1 7.5, s1.2 4, s1.3 dead · 141/2,000 tokens",
+        "judged s1.1 7.5, s1.2 4 · 141/2,000 tokens",
         "pruned s1.2 4: 212 tokens of KV released · 141/2,000 tokens",
-        "pruned s1.3 dead · 141/2,000 tokens",
+        "pruned s1.2 4: 9 tokens of KV released · 141/2,000 tokens",
+        "pruned s1.3 dead: 7 tokens of KV released · 141/2,000 tokens",
         "the same thought twice: s1.3",
     ]
     assert view.counts().startswith(
