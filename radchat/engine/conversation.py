@@ -90,6 +90,7 @@ class Settings:
     tools: tuple[Mapping[str, Any], ...] = ()  # JSON schemas, in any order: we sort them
     switches: Mapping[str, Any] = field(default_factory=dict)  # e.g. enable_thinking
     history: History = "auto"
+    tools_in: Literal["template", "block"] = "template"  # what shows them: ``Template.tool_form``
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,9 @@ from typing import Any
 from radchat.engine.conversation import Settings, Turn
 from radchat.engine.rendering import Form
 from radchat.engine.tokenizer import Tokenizer
+from radchat.engine.tool_form import ToolForm
 
-FORMAT = 2  # part of the cache key: another meaning of the facts, another number
+FORMAT = 3  # part of the cache key: another meaning of the facts, another number
 KEEP_SWITCHES: Mapping[str, bool] = {
     "clear_thinking": False,
     "preserve_thinking": True,
@@ -35,6 +36,7 @@ class Facts:
     tools: str = "dropped"  # the list of tools: shown | dropped | refused
     results: str = "dropped"  # a tool's result
     two_calls: str = "raw"  # two calls in one answer
+    tool_form: ToolForm = field(default_factory=ToolForm)
     think_switch: str = ""
     keep_switch: str = ""
     switches: Mapping[str, str] = field(default_factory=dict)  # name → what changing it costs
@@ -52,6 +54,7 @@ class Facts:
         """What ``to_json`` wrote, also after a trip through a JSON file."""
         values = dict(data)
         values["form"] = Form(**values["form"])
+        values["tool_form"] = ToolForm(**values["tool_form"])
         values["openings"] = {k: tuple(v) for k, v in values["openings"].items()}
         for name in ("trims", "stops", "drops"):
             values[name] = tuple(values[name])

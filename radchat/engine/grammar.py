@@ -11,8 +11,8 @@ GrammarKind: TypeAlias = Literal["json_schema", "regex", "lark", "choices", "too
 @dataclass(frozen=True, slots=True)
 class Grammar:
     """``source``, by kind: a JSON schema; a regular expression; a Lark grammar (GBNF is converted);
-    a JSON list of texts; a JSON list of tools, each ``{"name", "parameters"}`` and, where the model
-    marks a call otherwise than by ``<tool_call>``, ``"begin"`` and ``"end"``.
+    a JSON list of texts; a JSON list of tools, each ``{"name", "parameters"}``, or what
+    ``tool_grammar`` makes of them and of the model's form of calls.
     """
 
     kind: GrammarKind

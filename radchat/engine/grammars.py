@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from radchat.engine import schemas
+from radchat.engine import schemas, tool_grammar
 from radchat.engine.grammar import Grammar
 from radchat.engine.matcher import Matcher
 from radchat.engine.schema_checks import check_depth
@@ -118,17 +118,10 @@ class Grammars:
             raise InvalidInput(f"the grammar is not GBNF: {error}", field="grammar") from error
 
     def _tools(self, grammar: Grammar) -> str:
-        from llguidance import StructTag
-
-        tools = _json(grammar, "a list of tools")
-        if not isinstance(tools, list) or not tools:
-            raise InvalidInput("tools: want a list of tools", field="grammar")
+        form, tools, choice = tool_grammar.parsed(_json(grammar, "a list of tools"))
         for index, tool in enumerate(tools):
-            if isinstance(tool, Mapping):
-                self._check_parameters(tool, f"tools[{index}].parameters")
-        tags = [_tag(StructTag, tool, index) for index, tool in enumerate(tools)]
-        is_control = all(tag.trigger in self._tokenizer.control for tag in tags)
-        return StructTag.to_grammar(tags, assume_special=is_control)
+            self._check_parameters(tool, f"tools[{index}].parameters")
+        return tool_grammar.to_lark(form, tools, choice, self._tokenizer.control)
 
     def _check_parameters(self, tool: Mapping[str, Any], place: str) -> None:
         """By itself, so that what is wrong is said of this tool."""
@@ -239,20 +232,6 @@ def _choices(grammar: Grammar) -> str:
     if len(choices) > MAX_CHOICES:
         raise InvalidInput(f"choices: want at most {MAX_CHOICES:,}", field="grammar")
     return "start: " + " | ".join(json.dumps(c, ensure_ascii=False) for c in choices)
-
-
-def _tag(kind: Any, tool: Any, index: int) -> Any:
-    if not (isinstance(tool, Mapping) and isinstance(tool.get("name"), str) and tool["name"]):
-        raise InvalidInput(f"tools[{index}]: want an object with a name", field="grammar")
-    name = json.dumps(tool["name"])
-    for key in ("begin", "end"):
-        if not isinstance(tool.get(key, "-"), str) or (key == "begin" and not tool.get(key, "-")):
-            raise InvalidInput(f"tools[{index}].{key}: want a text", field="grammar")
-    begin = tool.get("begin", f'<tool_call>\n{{"name": {name}, "arguments": ')
-    end = tool.get("end", "}\n</tool_call>")
-    trigger, mark, _ = begin.partition(">")
-    schema = tool.get("parameters", {"type": "object"})
-    return kind(trigger=trigger + mark, begin=begin, grammar=schemas.with_style(schema), end=end)
 
 
 def _after(lark: str, source: str) -> str:

@@ -45,6 +45,9 @@ class Subject:
             },
         )
         self.renderer = Renderer(self.compiled, tokenizer, Form())
+        # once they are known: control tokens that end an answer, text before one
+        self.stops: tuple[str, ...] = ()
+        self.before_stop = ""
 
     @property
     def form(self) -> Form:

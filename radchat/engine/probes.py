@@ -26,6 +26,7 @@ from radchat.engine.probe_subject import CLOCKS, Subject
 from radchat.engine.rendering import random_word
 from radchat.engine.thinking import EFFORT_SWITCHES
 from radchat.engine.tokenizer import Tokenizer
+from radchat.engine.tool_probe import find_tool_form
 from radchat.errors import ModelBroken
 
 
@@ -46,6 +47,10 @@ def probe(
     find_reasoning_form(subject)
     find_said_mark(subject)
     closings, stops = find_closings(subject, eos_names)
+    subject.stops = stops
+    subject.before_stop = closings.get("answer", "").split(stops[0])[0] if stops else ""
+    tools = subject.shown([subject.user()], subject.tool_name, tools=True)
+    results = _results(subject)
     keep = next((n for n in KEEP_SWITCHES if n in subject.compiled.variables), "")
     return Facts(
         form=subject.form,
@@ -53,8 +58,11 @@ def probe(
         roles=_roles(subject),
         trims=_trims(subject),
         clock=_clock(subject),
-        tools=subject.shown([subject.user()], subject.tool_name, tools=True),
-        results=_results(subject),
+        tools=tools,
+        results=results,
+        tool_form=find_tool_form(
+            subject, shows_tools=tools == "shown", shows_results=results == "shown"
+        ),
         two_calls=_two_calls(subject),
         think_switch=subject.think_switch,
         keep_switch=keep,

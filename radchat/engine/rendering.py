@@ -129,10 +129,14 @@ class Renderer:
 
     def tools(self, tools: Sequence[Mapping[str, Any]]) -> tuple[Message, ...]:
         """Tool schemas in one order, keys in one order, masked."""
+        return self.tools_in_order([self._masked(tool, "tools") for tool in tools])
+
+    @staticmethod
+    def tools_in_order(tools: Sequence[Mapping[str, Any]]) -> tuple[Message, ...]:
         wrapped = [
             tool if "function" in tool else {"type": "function", "function": tool} for tool in tools
         ]
-        ordered = [_ordered(self._masked(tool, "tools")) for tool in wrapped]
+        ordered = [_ordered(tool) for tool in wrapped]
         return tuple(sorted(ordered, key=lambda tool: json.dumps(tool["function"].get("name"))
                             + json.dumps(tool)))  # fmt: skip
 

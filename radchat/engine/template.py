@@ -30,6 +30,8 @@ from radchat.engine.rendering import Renderer, View
 from radchat.engine.rewriting import gone_reasoning, rewrite, rewrite_reason
 from radchat.engine.thinking import thinking
 from radchat.engine.tokenizer import Tokenizer
+from radchat.engine.tool_block import with_block
+from radchat.engine.tool_form import ToolForm
 from radchat.errors import InvalidInput, ModelBroken
 
 
@@ -87,7 +89,8 @@ class Template:
         ContextOverflow, before anything long is tokenized, if the prompt cannot leave one for the
         answer. A shorter prompt may still turn out too long: whoever runs it counts.
         """
-        rendered = self._rendered((*turns, *new), settings, limit)
+        said, settings = self._as_known((*turns, *new), settings)
+        rendered = self._rendered(said, settings, limit)
         if rendered.last < 0:
             result = from_text(rendered, "first", "first", 0, array("I"))
         else:
@@ -117,6 +120,19 @@ class Template:
     def describe(self) -> dict[str, Any]:
         """What the probes found, as JSON values."""
         return self.facts.to_json()
+
+    @property
+    def tool_form(self) -> ToolForm:
+        """How its model writes calls."""
+        return self.facts.tool_form
+
+    def _as_known(
+        self, turns: tuple[Turn, ...], settings: Settings
+    ) -> tuple[tuple[Turn, ...], Settings]:
+        """Without tools, where a block of ours shows them."""
+        if settings.tools_in == "template":
+            return turns, settings
+        return with_block(turns, settings, self.tool_form, self._renderer.tools_in_order)
 
     def _rendered(self, turns: tuple[Turn, ...], settings: Settings, limit: int | None) -> Rendered:
         keep = self.facts.keep_switch

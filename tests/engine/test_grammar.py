@@ -237,10 +237,13 @@ def test_a_call_in_free_text_is_of_a_known_tool() -> None:
     assert at.take(tokenizer.encode_text("I shall look. <tool_call>"))
     assert tokenizer.decode(at.forced()).startswith('\n{"name": "l')
     good, bad = at.copy(), at.copy()
-    assert good.take(
-        tokenizer.encode_text('\n{"name": "look", "arguments": {"at": "x"}}\n</tool_call> So.')
-    )
+    call = '\n{"name": "look", "arguments": {"at": "x"}}\n</tool_call>'
+    assert good.take(tokenizer.encode_text(call))
     assert good.is_accepting
+    more = good.copy()
+    assert not more.take(tokenizer.encode_text(" So."))  # no result is made up
+    assert more.take(tokenizer.encode_text("\n<tool_call>" + call))
+    assert more.is_accepting
     assert not bad.take(tokenizer.encode_text('\n{"name": "lock"'))
 
 

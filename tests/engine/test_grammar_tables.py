@@ -228,7 +228,7 @@ def test_a_grammar_can_not_name_control_tokens(source: str) -> None:
     [
         ([TOOLS[0], {"name": "x", "parameters": {"not": {}}}], "tools[1].parameters"),
         ([{"name": "x", "parameters": "x"}], "tools[0].parameters"),
-        ([{"name": "x", "begin": 5}], "tools[0].begin"),
+        ([{"name": ""}], "tools[0]"),
         ([5], "tools[0]"),
         ({}, "a list of tools"),
     ],

@@ -1,0 +1,138 @@
+"""Splits an answer's text, as it streams, into its words and its tool calls.
+
+Under the grammar of ``tool_grammar.py`` all that begins like a call is one. Without it, or where an
+answer was cut off, a call may be broken: then there is none, and ``error`` says why. The words are
+told as they come; of a call nothing is told before it is whole.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from radchat.engine.tool_form import ToolForm
+
+_DECODER = json.JSONDecoder()
+CUT = "the answer ended inside a call"
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenCall:
+    name: str
+    arguments: dict[str, Any]
+    id: str = ""  # where the model's form has one
+
+
+class CallSplitter:
+    """``push`` pieces of text, ``flush`` at the end. Any way of cutting gives the same.
+
+    ``names``: the tools there are; a call of another is an error. What can't be read as a call
+    stays in ``rest``, as text.
+    """
+
+    __slots__ = ("_form", "_held", "_in_calls", "_names", "_num", "error", "rest")
+
+    def __init__(self, form: ToolForm, names: Collection[str]) -> None:
+        self._form = form
+        self._names = frozenset(names)
+        self._held = ""
+        self._in_calls = False
+        self._num = 0
+        self.error: str | None = None
+        self.rest = ""  # what was written of a call that is none
+
+    def push(self, text: str) -> tuple[str, list[WrittenCall]]:
+        """New words for the user, new whole calls."""
+        self._held += text
+        words = "" if self._in_calls else self._take_words()
+        return words, self._take_calls() if self._in_calls else []
+
+    def flush(self) -> str:
+        """The answer ends here; the last words, if any were held back."""
+        rest, self._held = self._held, ""
+        if not self._in_calls:
+            return rest
+        if self.error is None and rest.strip() and rest != self._form.close:
+            self.error = CUT
+        if self.error is not None:
+            self.rest = rest
+        return ""
+
+    def _take_words(self) -> str:
+        """Up to where the first call begins, or may begin."""
+        trigger = self._form.trigger
+        at = self._held.find(trigger)
+        if at < 0:
+            at = len(self._held) - _common_end(self._held, trigger)
+        else:
+            self._in_calls = True
+        words, self._held = self._held[:at], self._held[at:]
+        return words
+
+    def _take_calls(self) -> list[WrittenCall]:
+        found = []
+        while self.error is None and (call := self._take_call()) is not None:
+            found.append(call)
+        return found
+
+    def _take_call(self) -> WrittenCall | None:
+        """The next one, if it is whole; None, with or without an error."""
+        form, first = self._form, self._num == 0
+        lead = form.open + form.begin if first else form.between + form.begin
+        text = self._held
+        if not first and text.lstrip() == "":
+            return None
+        if not text.startswith(lead[: len(text)]):
+            if not first and form.close and form.close.startswith(text):
+                return None
+            self.error = f"a call begins with {lead.strip()!r}"
+            return None
+        name, middle, rest = text[len(lead) :].partition(form.middle)
+        if not middle or (form.end or form.after_id) not in rest:
+            return None  # not whole; looked for first, for decoding again and again is slow
+        try:
+            arguments, end = _DECODER.raw_decode(rest)
+        except RecursionError:
+            self.error = f"the arguments of {name!r} nest too deep"
+            return None
+        except ValueError:
+            return None  # not whole yet, or never
+        if rest[end - 1] not in '}]"':
+            self.error = f"the arguments of {name!r} are no JSON object"
+            return None
+        ended = self._ended(rest[end:])
+        if ended is None:
+            return None
+        call_id, num = ended
+        if not isinstance(arguments, dict):
+            self.error = f"the arguments of {name!r} are no JSON object"
+            return None
+        if name not in self._names:
+            known = ", ".join(sorted(self._names)[:20])
+            self.error = f"there is no tool {name!r} (there are: {known})"
+            return None
+        self._held = rest[end + num :]
+        self._num += 1
+        return WrittenCall(name, arguments, call_id)
+
+    def _ended(self, rest: str) -> tuple[str, int] | None:
+        """A call's id, and how long its end is; None: not whole yet, or another end."""
+        form = self._form
+        if not form.has_id:
+            return ("", len(form.end)) if rest.startswith(form.end) else None
+        if not rest.startswith(form.before_id):
+            return None
+        call_id, after, _ = rest[len(form.before_id) :].partition(form.after_id)
+        if not after:
+            return None
+        return call_id, len(form.before_id) + len(call_id) + len(after)
+
+
+def _common_end(text: str, mark: str) -> int:
+    """Characters at the end of ``text`` with which ``mark`` may begin."""
+    for num in range(min(len(text), len(mark) - 1), 0, -1):
+        if text.endswith(mark[:num]):
+            return num
+    return 0
