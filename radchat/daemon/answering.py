@@ -157,7 +157,9 @@ class Answer:
         return session.model
 
     async def _prepare(self, loaded: Loaded) -> list[Asked]:
-        think = self.ask.think or ("off" if self.ask.grammar is not None else None)
+        think = self.ask.think or (
+            "off" if self.ask.grammar is not None or self.ask.tools else None
+        )
         switches, about = options.switches(loaded, think)
         if about is not None and self.ask.think:
             self._say(Event("notice", {"text": about, "code": "think"}))
@@ -183,6 +185,9 @@ class Answer:
         if num_ctx is not None and num_ctx > limit:
             text = f"a context of {num_ctx:,} was asked for: {loaded.name} has {limit:,} here"
             self._say(Event("notice", {"text": text, "code": "context", "limit": limit}))
+        if made_up := prepared[0].plan.made_up:
+            text = f"no result of {', '.join(made_up)}: it counts as interrupted"
+            self._say(Event("notice", {"text": text, "code": "interrupted"}))
         compiled = await of_answer(self.ask, prepared[0], loaded, self._say)
         return self._asked(prepared, loaded, given, limit, compiled)
 
@@ -191,7 +196,7 @@ class Answer:
     ) -> Prepared:
         """On the desk. ContextOverflow where no room is left for an answer."""
         try:
-            prepared = prepare(self._store, plan, loaded, switches, limit)
+            prepared = prepare(self._store, plan, loaded, switches, limit, tools=self.ask.tools)
             if len(prepared.ids) >= limit:
                 raise context_overflow(len(prepared.ids), limit)
         except ContextOverflow as error:

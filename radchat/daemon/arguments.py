@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypedDict
 
 from radchat.daemon.grammar_asked import GrammarAsked
+from radchat.daemon.tools import Result, Tool, check_tools
 from radchat.engine.request import MAX_CHOICES
 from radchat.errors import InvalidInput, UsageError
 from radchat.protocol import Where
 
 Kind = Literal["turn", "retry", "edit", "continue", "what-if"]
+ToolChoice = Literal["auto", "none", "required"]
 ID_LEN = 16  # of a request
 MAX_BRANCHES = 64  # of a what-if: as many as the engine runs side by side
 
@@ -74,6 +76,10 @@ class Generate:
     options: Mapping[str, Any] = field(default_factory=dict)
     grammar: GrammarAsked | None = None  # what each answer must be of
     jump: bool = True  # what the grammar forces is taken without drawing it
+    tools: Sequence[Tool] = ()  # that the model may call
+    tool_choice: ToolChoice = "auto"
+    results: Sequence[Result] = ()  # of the calls of the last answer: said before ``text``
+    facts: str = ""  # what holds now and is worth knowing: it goes with the words
     only_terminal: bool = False
     request: str | None = None  # its id, where the client has made one: to `cancel` it unheard
     default_system: str | None = None  # the model's own, where a path begins and none is given
@@ -85,8 +91,10 @@ class Generate:
             raise InvalidInput(f"request: want {ID_LEN} letters and digits", field="request")
         if not 1 <= self.n <= MAX_CHOICES:
             raise InvalidInput(f"n: want 1 to {MAX_CHOICES} (got {self.n})", field="n")
-        if self.kind in ("turn", "edit") and not (self.text.strip() or self.files):
+        says = bool(self.text.strip() or self.files)
+        if self.kind in ("turn", "edit") and not (says or self.results):
             raise InvalidInput("nothing to say: the message is empty", field="text")
+        self._check_tools(says=says)
         if self.kind == "continue" and self.n != 1:
             raise InvalidInput("continue goes on with one answer: n must be 1", field="n")
         if self.kind == "continue" and self.grammar is not None:
@@ -99,6 +107,17 @@ class Generate:
             raise UsageError(
                 "several texts are for a what-if, also with one before each: others say one"
             )
+
+    def _check_tools(self, *, says: bool) -> None:
+        check_tools(self.tools)
+        if self.tools and self.grammar is not None:
+            raise UsageError("an answer is held to a grammar, or may call tools: not both")
+        if self.tool_choice == "required" and not self.tools:
+            raise InvalidInput("tool_choice: there are no tools to call", field="tool_choice")
+        if self.results and self.kind != "turn":
+            raise InvalidInput("results go with a turn", field="results")
+        if self.facts and not says:
+            raise InvalidInput("facts go with words: there are none", field="facts")
 
     def _check_what_if(self) -> None:
         if self.text or self.ref is not None or self.branch is not None:

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any, TypedDict, cast
 from radchat.daemon.handing import beside
 from radchat.engine.grammar import Grammar, GrammarKind
 from radchat.engine.request import Finished, FinishReason, Request
+from radchat.engine.tool_calls import CallSplitter
+from radchat.engine.tool_grammar import parsed as parsed_tools
+from radchat.engine.tool_grammar import tool_grammar
 from radchat.protocol import Event
 
 if TYPE_CHECKING:
@@ -56,7 +59,19 @@ async def of_answer(
         asked = cast("GrammarAsked", stored) if stored else None
     elif prepared.opens_reasoning or ask.think not in (None, "off"):
         after = loaded.template.facts.form.close_mark
+    if ask.tools and prepared.plan.cut is None:
+        form, tools = loaded.template.tool_form, ask.tools
+        grammar = tool_grammar(form, tools, ask.tool_choice, after=after)
+        return await beside(lambda: loaded.grammars.compile(grammar))
     return None if asked is None else await compiled(loaded, asked, say, after)
+
+
+def calls_of(under: Compiled | None) -> CallSplitter | None:
+    """Reads the calls of an answer that may have some."""
+    if under is None or under.grammar.kind != "tools":
+        return None
+    form, tools, _ = parsed_tools(json.loads(under.grammar.source))
+    return CallSplitter(form, [str(tool["name"]) for tool in tools])
 
 
 def is_whole(end: Finished | None, request: Request) -> bool:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from radchat.daemon.options import usage_json
+from radchat.daemon.tools import call_id, call_part
+from radchat.engine.conversation import ToolCall
 from radchat.engine.request import Finished, FinishReason, Ids, Request, TokenLogprob, Tokens
 from radchat.errors import Busy, RadchatError
 from radchat_sessions.content import Part, reasoning_part, text_part
@@ -15,6 +17,7 @@ from radchat_sessions.messages import BegunAnswer
 
 if TYPE_CHECKING:
     from radchat.engine.reasoning import ReasoningSplitter
+    from radchat.engine.tool_calls import CallSplitter
 
 
 @dataclass
@@ -25,8 +28,10 @@ class Heard:
     index: int  # which of the request's choices
     splitter: ReasoningSplitter
     ids: Ids
+    reader: CallSplitter | None = None  # of its calls, where it may have some
     text: str = ""
     reasoning: str = ""
+    calls: list[ToolCall] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     first_at: float | None = None
     last_at: float | None = None
@@ -78,7 +83,12 @@ class Heard:
         del self.ids[said + event.kept :]
         reasoning, content = self.splitter.push(event.text)
         more_reasoning, more_content = self.splitter.flush()
-        return self._keep(reasoning + more_reasoning, content + more_content)
+        words = self._keep(reasoning + more_reasoning, content + more_content)
+        if self.reader is None:
+            return words
+        last = self.reader.flush()
+        self.text += last
+        return words[0], words[1] + last
 
     def fail(self, error: BaseException) -> None:
         """It ends here, because of something in the daemon; whose words may be the user's."""
@@ -97,7 +107,18 @@ class Heard:
             return RadchatError(self.error or "the engine could not go on with this answer")
         return self.failure
 
+    @property
+    def call_error(self) -> str | None:
+        """Of an answer that ends in what should have been a call."""
+        return None if self.reader is None else self.reader.error
+
     def _keep(self, reasoning: str, content: str) -> tuple[str, str]:
+        """The words among what came; the calls among it are put by."""
+        if self.reader is not None:
+            content, calls = self.reader.push(content)
+            for call in calls:
+                made = call.id or call_id(self.id, len(self.calls))
+                self.calls.append(ToolCall(made, call.name, call.arguments))
         self.reasoning += reasoning
         self.text += content
         return reasoning, content
@@ -105,7 +126,9 @@ class Heard:
     @property
     def parts(self) -> list[Part]:
         thought = [reasoning_part(self.reasoning)] if self.reasoning else []
-        return [*thought, text_part(self.text)]
+        rest = "" if self.reader is None else self.reader.rest
+        calls = [call_part(call) for call in self.calls]
+        return [*thought, text_part(self.text + rest), *calls]
 
     @property
     def counts(self) -> tuple[dict[str, int] | None, dict[str, int] | None]:

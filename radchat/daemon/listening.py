@@ -18,7 +18,7 @@ from radchat.daemon import ending, reuse, telling
 from radchat.daemon.asked import Asked
 from radchat.daemon.desk import Desk
 from radchat.daemon.disk import Disk
-from radchat.daemon.grammar_asked import is_whole, judged
+from radchat.daemon.grammar_asked import calls_of, is_whole, judged
 from radchat.daemon.handing import Sink, beside
 from radchat.daemon.heard import Heard
 from radchat.daemon.loaded import Loaded
@@ -68,6 +68,7 @@ class Listening:
                 index,
                 template.splitter(opened=prepared.opens_reasoning),
                 array("I", prepared.said),
+                calls_of(asked.request.grammar),
             )
             for index, begun_answer in enumerate(begun.answers)
         ]
@@ -76,6 +77,7 @@ class Listening:
         self.cost: PromptCost | None = None  # of prompts, as the engine has measured
         self.why: reuse.Part | None = None  # of how the prompt was made up, what is worth a reason
         self._reuse: dict[str, Any] | None = None  # and all of it
+        self._told_calls = [0] * len(begun.answers)  # calls of each choice that were told
         self._promised = 0  # tokens that were told to be on disk
         self._left = 0  # choices the engine has not ended yet
         self._cancelled: set[int | None] = set()  # None: all
@@ -186,6 +188,15 @@ class Listening:
             if text:
                 body = {"choice": number, "text": text, "tokens": tokens}
                 self._say(Event(name, {**body, "forced": True} if forced else body))
+        self._say_calls(choice)
+
+    def _say_calls(self, choice: int) -> None:
+        """Those that have become whole."""
+        calls, told = self.choices[choice].calls, self._told_calls[choice]
+        for index, call in enumerate(calls[told:], told):
+            body = {"choice": self.asked.first + choice, "index": index, "id": call.id}
+            self._say(Event("call", {**body, "name": call.name, "arguments": call.arguments}))
+        self._told_calls[choice] = len(calls)
 
     def _pass_on(self, event: engine.Event) -> None:
         if isinstance(event, engine.Started):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Sequence
 
+from radchat.daemon.tools import calls_in, result_of
 from radchat.engine.conversation import Point, PromptRecord, Turn
 from radchat.engine.request import Ids
 from radchat_sessions.content import Part
@@ -124,11 +125,15 @@ def turn(
     stopped: bool = False,
     holds: str | None = None,
 ) -> Turn:
+    tool, call = result_of(parts) if role == "tool" else (None, None)
     reasoning = "".join(str(p["text"]) for p in parts if p.get("type") == "reasoning")
     return Turn(
         role=role,
         text=spoken(parts),
         reasoning=reasoning or None,
+        tool_calls=calls_in(parts) if role == "assistant" else (),
+        name=tool,
+        tool_call_id=call,
         prompt=prompt,
         out=out,
         stopped=stopped,
@@ -137,11 +142,13 @@ def turn(
 
 
 def spoken(parts: Sequence[Part]) -> str:
-    """What the model reads of a message: loaded files first, each under its name, then the text."""
+    """What the model reads of a message: facts, files, each under its name, then the text."""
+    facts = [str(p["text"]) for p in parts if p.get("type") == "facts"]
     files = [p for p in parts if p.get("type") == "file"]
     text = "".join(str(p.get("text", "")) for p in parts if p.get("type") == "text")
     blocks = [file_block(p) for p in files]
-    return "\n\n".join([*blocks, text] if text or not blocks else blocks)
+    before = [*facts, *blocks]
+    return "\n\n".join([*before, text] if text or not before else before)
 
 
 def file_block(part: Part) -> str:

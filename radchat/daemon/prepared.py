@@ -6,7 +6,7 @@ Everything here runs on the desk's thread. ``answering.py`` runs the request.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -46,6 +46,7 @@ def prepare(
     switches: dict[str, Any],
     limit: int,
     past: Past | None = None,
+    tools: Sequence[Mapping[str, Any]] = (),
 ) -> Prepared:
     """The ids of the turn's request; InvalidInput where the template refuses the messages.
 
@@ -56,7 +57,12 @@ def prepare(
         return _prepare_continue(store, plan, plan.cut, loaded, limit)
     past = past or Past(store, store.path(plan.parent))
     fresh = [turn(message.role, message.parts) for message in plan.new]
-    settings = Settings(clock=datetime.fromisoformat(plan.place.session.clock), switches=switches)
+    settings = Settings(
+        clock=datetime.fromisoformat(plan.place.session.clock),
+        tools=tuple(tools),
+        switches=switches,
+        tools_in=loaded.template.tool_form.source,
+    )
     try:
         known = past.turns(loaded.tokenizer.hash)
         how = loaded.template.prompt(known, fresh, settings, limit=limit)

@@ -14,7 +14,7 @@ from typing import Any
 
 from radchat.config import Config
 from radchat.daemon.answering import Answer
-from radchat.daemon.arguments import ChatHead, FileText, Generate, Kind, Options
+from radchat.daemon.arguments import ChatHead, FileText, Generate, Kind, Options, ToolChoice
 from radchat.daemon.awake import awake_time
 from radchat.daemon.compact_plan import Compact
 from radchat.daemon.compacting import Compaction
@@ -28,6 +28,7 @@ from radchat.daemon.search_marks import SearchMarks
 from radchat.daemon.search_runs import Asking
 from radchat.daemon.searches import Search
 from radchat.daemon.streams import Running, Stream
+from radchat.daemon.tools import Result, Tool
 from radchat.daemon.worker import Worker
 from radchat.errors import InvalidInput, RadchatError
 from radchat.paths import Places
@@ -169,6 +170,10 @@ class Service(SearchMarks):
         options: Options | None = None,
         grammar: GrammarAsked | None = None,
         jump: bool = True,
+        tools: list[Tool] | None = None,
+        tool_choice: ToolChoice = "auto",
+        results: list[Result] | None = None,
+        facts: str = "",
         only_terminal: bool = False,
         request: str | None = None,
     ) -> Stream:
@@ -203,6 +208,10 @@ class Service(SearchMarks):
             options={k: v for k, v in (options or {}).items() if v is not None},
             grammar=grammar,
             jump=jump,
+            tools=tuple(tools or ()),
+            tool_choice=tool_choice,
+            results=tuple(results or ()),
+            facts=facts,
             only_terminal=only_terminal,
             request=request,
         )

@@ -78,7 +78,15 @@ class Telling:
         if self._asked.request.grammar is not None:
             kind = self._asked.request.grammar.grammar.kind
             data = {"data": None} if kind == "json_schema" else {}
-            body |= {"grammar": kind, **data, **choice.judged}
+            if kind != "tools":
+                body |= {"grammar": kind, **data, **choice.judged}
+        if choice.reader is not None:
+            body["calls"] = [
+                {"id": call.id, "name": call.name, "arguments": call.arguments}
+                for call in choice.calls
+            ]
+            if choice.call_error is not None:
+                body["call_error"] = choice.call_error
         if params.logprobs is not None:
             body["logprobs"] = [options.logprob_json(each) for each in choice.logprobs]
         return body

@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 
 from radchat.daemon.arguments import FileText, Generate
 from radchat.daemon.finding import Place, is_stored, point_of, target_of
+from radchat.daemon.tools import Answered, results_after, shown_calls
 from radchat.errors import InvalidInput, NotFound, UsageError
 from radchat.mentions import mentioned
-from radchat_sessions.content import Part, text_part
+from radchat_sessions.content import Part, text_of, text_part
 from radchat_sessions.messages import Message, NewMessage
 from radchat_sessions.store import Store
 
@@ -33,6 +34,7 @@ class Plan:
     rebuilt: str = ""  # why the whole path is said again (another system prompt)
     edits: bool = False  # what is new takes the place of another message
     says: str | None = None  # a what-if: its words; HEAD stays whatever comes of it
+    made_up: tuple[str, ...] = ()  # tools whose calls had no result: they count as interrupted
 
 
 def plan_turn(store: Store, place: Place, ask: Generate) -> Plan:
@@ -47,7 +49,6 @@ def plan_turn(store: Store, place: Place, ask: Generate) -> Plan:
 
 
 def _plan_turn(store: Store, place: Place, ask: Generate) -> Plan:
-    message = _user_message(ask.text, ask.files)
     at = place.message
     keep_head = _keeps_head(store, place, ask)
     if ask.at is not None:
@@ -58,17 +59,26 @@ def _plan_turn(store: Store, place: Place, ask: Generate) -> Plan:
     is_fork = ask.branch is not None or ask.at is not None or place.branch is None
     at = before_unfinished(store, place.session.id, at)
     branch = ask.branch or (place.branch if not is_fork else None) or place.last_branch
+    before = _results(store, at, ask)
+    says = bool(ask.text.strip() or ask.files)
+    message = (_user_message(ask.text, ask.files, ask.facts),) if says else ()
     plan = Plan(
         place,
         at,
-        (message,),
+        (*before.messages, *message),
         branch,
         expected=at if not is_fork else None,
         is_fork=is_fork,
         keep_head=keep_head,
+        made_up=before.made_up,
     )
     first = ask.default_system if at is None else None  # the model's own begins a path only
     return _with_system(store, plan, first if ask.system is None else ask.system)
+
+
+def _results(store: Store, at: str | None, ask: Generate) -> Answered:
+    path = [] if at is None else store.path(at)
+    return results_after(path, ask.results)
 
 
 def _keeps_head(store: Store, place: Place, ask: Generate) -> bool:
@@ -120,7 +130,7 @@ def _plan_edit(store: Store, place: Place, ask: Generate) -> Plan:
     plan = Plan(
         place,
         user.parent,
-        (_user_message(ask.text, ask.files or _files(user)),),
+        (_user_message(ask.text, ask.files or _files(user), ask.facts or _facts(user)),),
         here or place.last_branch,
         expected=place.message if here else None,
         is_fork=not here,
@@ -182,8 +192,15 @@ def _files(message: Message) -> list[FileText]:
     ]
 
 
-def _user_message(text: str, files: Sequence[FileText]) -> NewMessage:
+def _facts(message: Message) -> str:
+    """What held when it was said."""
+    return text_of(message.parts, "facts")
+
+
+def _user_message(text: str, files: Sequence[FileText], facts: str = "") -> NewMessage:
     parts = file_parts(files)
+    if facts:
+        parts.insert(0, {"type": "facts", "text": facts})
     if text or not parts:
         parts.append(text_part(text))
     return NewMessage("user", tuple(parts))
@@ -199,7 +216,7 @@ def shown(message: Message) -> str:
     """
     names = [str(part["name"]) for part in message.parts if part.get("type") == "file"]
     if not names:
-        return message.text
+        return shown_calls(message.text, message.parts)
     said = {path.rpartition("/")[2] for paths in mentioned(message.text) for path in paths}
     marked = [f"@{name}" for name in names if name not in said]
     return " ".join([*marked, message.text] if message.text else marked)

@@ -14,6 +14,7 @@ from typing import Any
 from radchat.daemon.disk_paths import OnDisk, num_in
 from radchat.daemon.finding import Place
 from radchat.daemon.held import Held
+from radchat.daemon.tools import result_of
 from radchat.daemon.turns import shown
 from radchat_sessions import scores
 from radchat_sessions.messages import Message
@@ -216,6 +217,16 @@ def filtered(
     return found, below, None if under == head else under
 
 
+def _of_tools(message: Message) -> dict[str, Any]:
+    """What an answer calls; which call a result is of."""
+    if message.role == "tool":
+        name, call = result_of(message.parts)
+        status = next((part.get("status") for part in message.parts if "call" in part), None)
+        return {"result": {"call": call, "name": name, "status": status}}
+    calls = [dict(part["call"]) for part in message.parts if part.get("type") == "tool_call"]
+    return {"calls": calls} if calls else {}
+
+
 # -- log -------------------------------------------------------------------------------------------
 
 
@@ -238,6 +249,7 @@ def log_json(store: Store, place: Place, at: str | None, last_turns: int | None)
                 "parent": message.parent,
                 "role": message.role,
                 "text": message.text,
+                **_of_tools(message),
                 "files": [
                     {"name": p["name"], "text": p["text"]}
                     for p in message.parts

@@ -15,7 +15,7 @@ from radchat.engine.grammar import Grammar
 from radchat.engine.tool_form import HERMES, ToolForm
 from radchat.errors import InvalidInput
 
-ToolChoice: TypeAlias = Literal["auto", "required"]
+ToolChoice: TypeAlias = Literal["auto", "none", "required"]
 Tools: TypeAlias = Sequence[Mapping[str, Any]]
 
 ANY = {"type": "object"}
@@ -76,14 +76,16 @@ def to_lark(form: ToolForm, tools: Tools, choice: str, control: Mapping[str, int
     rules.append(f"calls: {fixed(first)} call{more} {fixed(form.close)}")
     plain = "" if choice == "required" else " | PLAIN"
     trigger = control.get(form.trigger)
+    none = choice == "none"
     if trigger is not None:
-        rules += [f"PLAIN: {_ANYTHING}", f"start: PLAIN <[{trigger}]> calls{plain}"]
+        start = "PLAIN" if none else f"PLAIN <[{trigger}]> calls{plain}"
+        rules += [f"PLAIN: {_ANYTHING}", f"start: {start}"]
     else:
         text = json.dumps(form.trigger, ensure_ascii=False)
         rules += [
             f"PLAIN: {_ANYTHING} & ~({_ANYTHING} {text} {_ANYTHING})",
             f"words[lazy]: {_ANYTHING} {text}",
-            f"start: words calls{plain}",
+            "start: PLAIN" if none else f"start: words calls{plain}",
         ]
     return "%llguidance {}\n" + "\n".join(rules) + "\n"
 

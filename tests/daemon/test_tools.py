@@ -1,0 +1,228 @@
+"""Tools through the daemon: calls are parts of answers, results messages, and nothing is computed
+twice. The model answers by its prompt's text (tests/scripted.py); all else is real.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from radchat.daemon.body import check_arguments
+from radchat.errors import InvalidInput, UsageError
+from radchat_sessions.messages import Message
+from tests import histories
+from tests.daemon.services import WHERE, House, Machine, house, named, run
+from tests.scripted import Turns
+
+NO_MORE = {"additionalProperties": False}
+TOOLS: list[Any] = [
+    {"name": "shell", "description": "run it", "parameters": {
+        "type": "object", "properties": {"command": {"type": "string"}},
+        "required": ["command"], **NO_MORE}},
+    {"name": "list", "description": "what is here", "parameters": {
+        "type": "object", "properties": {}, **NO_MORE}},
+]  # fmt: skip
+ROOM: Any = {"temperature": 0, "max_tokens": 200}
+BEGUN: Any = {"tools": TOOLS, "options": ROOM, "new_session": True}
+
+
+def call(name: str, **arguments: Any) -> str:
+    body = json.dumps({"name": name, "arguments": arguments})
+    return f"<tool_call>\n{body}\n</tool_call>"
+
+
+def shell(turns: Turns) -> Mapping[str, float]:
+    """Two calls, then one, then words."""
+    role, text = turns[-1]
+    if role == "user" and "go" in text:
+        return {f"I look. {call('list')}\n{call('shell', command='ls }{')}": 1.0}
+    if role == "tool" and "two" in text:
+        return {call("shell", command="pwd"): 1.0}
+    if role == "tool" and "endless" in text:
+        return {call("shell", command=f"again {len(turns)}"): 1.0}
+    return {"Done.": 1.0}
+
+
+def of(result: Mapping[str, Any]) -> dict[str, Any]:
+    (answer,) = result["branches"]
+    return dict(answer)
+
+
+async def path(home: House) -> list[Message]:
+    log = await home.service.log(WHERE)
+    found: list[Message] = await home.on_desk(lambda s: s.path(log["messages"][-1]["id"]))
+    return found
+
+
+def results(answer: Mapping[str, Any], *texts: str) -> list[Any]:
+    return [
+        {"call": each["id"], "name": each["name"], "text": text, "status": "ok"}
+        for each, text in zip(answer["calls"], texts, strict=True)
+    ]
+
+
+def test_calls_are_told_whole_and_results_go_on_from_them(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path, Machine(script=shell)) as home:
+            events = await home.ask("go", **BEGUN, system="Be brief.")
+            first = of(events[-1].data)
+            assert (first["text"], first["finish_reason"]) == ("I look. ", "stop")
+            assert [(c["name"], c["arguments"]) for c in first["calls"]] == [
+                ("list", {}),
+                ("shell", {"command": "ls }{"}),
+            ]
+            told = named(events, "call")
+            assert [(c["index"], c["id"]) for c in told] == [
+                (index, c["id"]) for index, c in enumerate(first["calls"])
+            ]
+            assert "".join(each["text"] for each in named(events, "delta")) == "I look. "
+            length = first["usage"]["input_tokens"] + first["usage"]["output_tokens"]
+            second = of(
+                await home.say(tools=TOOLS, options=ROOM, results=results(first, "one", "two"))
+            )
+            assert second["cache"]["computed"] < 90, "the results alone, and what is around them"
+            assert second["usage"]["cached_input_tokens"] >= length - 2
+            third = of(await home.say(tools=TOOLS, options=ROOM, results=results(second, "/")))
+            assert (third["text"], third["calls"]) == ("Done.", [])
+            messages = await path(home)
+            assert histories.problems(messages) == []
+            roles = ["system", "user", "assistant", "tool", "tool", "assistant", "tool"]
+            assert [m.role for m in messages] == [*roles, "assistant"]
+            assert (await home.service.sessions_verify(WHERE))["problems"] == []
+            tree = await home.service.tree(WHERE)
+            rows = {row["text"] for row in tree["messages"]}
+            assert "I look. -> list; shell ls }{" in rows
+            log = (await home.service.log(WHERE))["messages"]
+            assert [len(row.get("calls", ())) for row in log] == [0, 0, 2, 0, 0, 1, 0, 0]
+            assert log[3]["result"] == {
+                "call": first["calls"][0]["id"],
+                "name": "list",
+                "status": "ok",
+            }
+
+    run(main())
+
+
+def test_twenty_steps_compute_their_tails_and_no_more(tmp_path: Path) -> None:
+    async def main() -> None:
+        machine = Machine(script=shell)
+        async with house(tmp_path, machine, RADCHAT_KV_DEVICE="16384tok") as home:
+            step = of(await home.say("go", **BEGUN))
+            given = ("endless",) * len(step["calls"])
+            for _ in range(20):
+                seen = step["usage"]["input_tokens"] + step["usage"]["output_tokens"]
+                step = of(await home.say(tools=TOOLS, options=ROOM, results=results(step, *given)))
+                tail = step["usage"]["input_tokens"] - seen
+                given = ("endless",)
+                assert step["cache"]["computed"] <= tail + 2
+                assert len(step["calls"]) == 1
+            assert histories.problems(await path(home)) == []
+
+    run(main())
+
+
+def test_a_call_that_is_cut_off_is_none_and_the_next_turn_works(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path, Machine(script=shell)) as home:
+            cut: Any = {"temperature": 0, "max_tokens": 60}
+            answer = of(await home.say("go", **{**BEGUN, "options": cut}))
+            assert answer["finish_reason"] == "length"
+            assert "ended inside a call" in answer["call_error"]
+            num = len(answer["calls"])
+            messages = await path(home)
+            assert histories.problems(messages) == []
+            assert "<tool_call>" in messages[-1].text
+            given = results(answer, *("x",) * num)
+            after = of(await home.say("and now?", tools=TOOLS, options=ROOM, results=given))
+            assert after["text"] == "Done."
+            assert histories.problems(await path(home)) == []
+
+    run(main())
+
+
+def test_open_calls_get_results_whoever_goes_on(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path, Machine(script=shell)) as home:
+            first = of(await home.say("go", **BEGUN))
+            for bad in ("nope", first["calls"][0]["id"]):
+                given = [{"call": bad, "text": "a"}, {"call": bad, "text": "b"}]
+                with pytest.raises(InvalidInput, match=r"results\[[01]\].call: no call"):
+                    await home.say("so?", tools=TOOLS, options=ROOM, results=given)
+            given = results(first, "one", "two")[:1]
+            events = await home.ask("so?", tools=TOOLS, options=ROOM, results=given)
+            (notice,) = [n for n in named(events, "notice") if n["code"] == "interrupted"]
+            assert notice["text"] == "no result of shell: it counts as interrupted"
+            messages = await path(home)
+            assert histories.problems(messages) == []
+            assert [m.parts[0].get("status") for m in messages if m.role == "tool"] == [
+                "ok",
+                "interrupted",
+            ]
+            await home.say("go", tools=TOOLS, options=ROOM)
+            await home.say("a chat without tools goes on")
+            assert histories.problems(await path(home)) == []
+
+    run(main())
+
+
+def test_a_step_forks_on_its_branches_and_facts_are_for_the_model(tmp_path: Path) -> None:
+    heard: list[str] = []
+
+    def script(turns: Turns) -> Mapping[str, float]:
+        heard.append(turns[-1][1])
+        return shell(turns)
+
+    async def main() -> None:
+        async with house(tmp_path, Machine(script=script)) as home:
+            done = await home.say("go", **BEGUN, n=3, facts="It is Monday.")
+            assert len({each["branch"] for each in done["branches"]}) == 3
+            assert [len(each["calls"]) for each in done["branches"]] == [2, 2, 2]
+            read = done["branches"][0]["usage"]["input_tokens"]
+            assert done["cache"]["computed"] == read, "one prompt, read once"
+            assert any(text.endswith("\n\nIt is Monday.\n\ngo") for text in heard)
+            tree = await home.service.tree(WHERE)
+            assert [row["text"] for row in tree["messages"] if row["role"] == "user"] == ["go"]
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("args", "error", "says"),
+    [
+        ({"tools": [{"name": ""}]}, InvalidInput, r"tools\[0\].name"),
+        ({"tools": [TOOLS[0], TOOLS[0]]}, InvalidInput, "twice"),
+        ({"tools": [{"name": "a", "parameters": {"not": {}}}]}, UsageError, r"tools\[0\].param"),
+        ({"tools": TOOLS, "grammar": {"kind": "regex", "source": "a"}}, UsageError, "not both"),
+        ({"tool_choice": "required"}, InvalidInput, "no tools"),
+        ({"text": "", "facts": "x", "results": [{"call": "a", "text": ""}]}, InvalidInput, "facts"),
+        ({"results": [{"call": "a", "text": ""}]}, InvalidInput, "no call 'a' is waiting"),
+        ({"text": ""}, InvalidInput, "empty"),
+    ],
+)
+def test_what_can_not_be_is_refused_by_name(
+    args: Any, error: type[Exception], says: str, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        async with house(tmp_path, Machine(script=shell)) as home:
+            asked = {"text": "go", "new_session": True, **args}
+            check_arguments("generate", home.service.generate, {"where": WHERE, **asked})
+            with pytest.raises(error, match=says):
+                await home.say(**asked)
+            assert of(await home.say("go", **BEGUN))["calls"]
+
+    run(main())
+
+
+def test_calls_can_be_wanted_or_not(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path, Machine(script=shell)) as home:
+            none = of(await home.say("go", **BEGUN, tool_choice="none"))
+            assert none["calls"] == []
+            needed = of(await home.say("hello", tools=TOOLS, options=ROOM, tool_choice="required"))
+            assert needed["calls"] or needed["finish_reason"] == "length", "words alone do not end"
+
+    run(main())
