@@ -132,6 +132,10 @@ class Workspace(Protocol):
 
     def is_inside(self, path: Path) -> bool: ...
 
+    def shown(self, path: Path) -> str:
+        """Relative to the root, where it is inside."""
+        ...
+
 
 class Outputs(Protocol):
     """Whole results of this session, beside its journal."""
@@ -170,6 +174,14 @@ class Runner(Protocol):
         """Which sandbox: ``bwrap``, ``landlock`` or ``none``."""
         ...
 
+    def which(self, *names: str) -> str | None:
+        """The first of these programs that is on the path commands have."""
+        ...
+
+    def scratch(self, name: str, data: bytes) -> Path:
+        """A file that commands can read, outside the workspace."""
+        ...
+
     def run(
         self,
         argv: Sequence[str],
@@ -206,16 +218,28 @@ class Context:
 class Tool(Protocol):
     """One tool. Objects without state of their own: all of it is in the context."""
 
-    name: str
-    description: str
-    parameters: Mapping[str, Any]  # JSON schema of an object, additionalProperties false
-    kind: Kind
-    is_poll: bool  # the same call again and again is what it is for
+    @property
+    def name(self) -> str: ...
+    @property
+    def description(self) -> str: ...
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """JSON schema of an object, additionalProperties false."""
+        ...
+
+    @property
+    def kind(self) -> Kind: ...
+    @property
+    def is_poll(self) -> bool:
+        """The same call again and again is what it is for."""
+        ...
 
     def preview(self, call: Call, context: Context) -> Preview: ...
 
-    def run(self, call: Call, context: Context) -> Outcome:
-        """Never raises for what a model or a file does wrong; KeyboardInterrupt passes."""
+    def run(self, call: Call, context: Context, preview: Preview) -> Outcome:
+        """Of what was approved: paths are those of ``preview``, resolved once. Never raises for
+        what a model or a file does wrong; KeyboardInterrupt passes.
+        """
         ...
 
 

@@ -1,0 +1,1 @@
+"""Who may do what: modes, rules, command lines taken apart, and what was granted before."""

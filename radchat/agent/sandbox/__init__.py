@@ -1,0 +1,1 @@
+"""Where commands of an agent run: a folder they may write, nothing else, and no network."""

@@ -1,0 +1,143 @@
+"""The tools that run something: shell and python."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from typing import Any
+
+from radchat.agent.tools.schema import arguments, integer, string
+from radchat.agent.tools.shaping import as_text, is_binary
+from radchat.agent.types import Call, Context, Kind, Outcome, Preview, Ran, Status
+
+TIMEOUT = "seconds it may take (120)"
+
+
+class Shell:
+    name = "shell"
+    description = (
+        "Run a command line with bash in the folder. There is no terminal, no input and no network."
+    )
+    parameters = arguments({"command": string("the line")}, timeout=integer(TIMEOUT))
+    kind: Kind = "run"
+    is_poll = False
+
+    def preview(self, call: Call, context: Context) -> Preview:
+        command = str(call.arguments.get("command", ""))
+        error = _unusable(command) or _no_sandbox(context)
+        first = command.strip().partition("\n")[0]
+        return Preview(f"shell {first}", command, "command", command=command, error=error)
+
+    def run(self, call: Call, context: Context, preview: Preview) -> Outcome:
+        assert context.runner is not None
+        shell = context.runner.which("bash", "sh")
+        if shell is None:
+            return Outcome("there is no bash and no sh on the PATH", "error")
+        flags = ["--noprofile", "--norc", "-c"] if shell.endswith("bash") else ["-c"]
+        return _ran([shell, *flags, preview.command or ""], call, context)
+
+
+class Python:
+    name = "python"
+    description = (
+        "Run Python code in a process of its own, in the folder; what it prints comes back. There "
+        "is no input and no network."
+    )
+    parameters = arguments({"code": string("the program")}, timeout=integer(TIMEOUT))
+    kind: Kind = "run"
+    is_poll = False
+
+    def preview(self, call: Call, context: Context) -> Preview:
+        code = str(call.arguments.get("code", ""))
+        first = code.strip().partition("\n")[0]
+        return Preview(f"python {first}", code, "command", error=_no_sandbox(context))
+
+    def run(self, call: Call, context: Context, preview: Preview) -> Outcome:
+        assert context.runner is not None
+        python = context.runner.which("python3", "python")
+        if python is None:
+            return Outcome("there is no python3 on the PATH", "error")
+        file = context.runner.scratch(f"{call.id}.py", preview.body.encode("utf-8", "replace"))
+        try:
+            return _ran([python, str(file)], call, context)
+        finally:
+            file.unlink(missing_ok=True)
+
+
+def _unusable(command: str) -> str | None:
+    if not command.strip():
+        return "the command is empty"
+    return "a command has no NUL in it" if "\0" in command else None
+
+
+def _no_sandbox(context: Context) -> str | None:
+    return None if context.runner is not None else f"nothing can be run: {context.no_runner}"
+
+
+def _ran(argv: Sequence[str], call: Call, context: Context) -> Outcome:
+    assert context.runner is not None
+    wanted = float(call.arguments.get("timeout") or context.limits.timeout_s)
+    timeout_s = min(wanted, context.limits.max_timeout_s)
+    last = _LastLine(context)
+    try:
+        ran = context.runner.run(
+            argv,
+            cwd=context.workspace.root,
+            timeout_s=timeout_s,
+            cancel=context.cancel,
+            on_output=last.take,
+        )
+    except OSError as error:
+        return Outcome(f"it can't be started: {error.strerror or error}", "error")
+    return outcome_of(ran, timeout_s)
+
+
+class _LastLine:
+    """Of an output as it comes: shown while it goes on."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def take(self, data: bytes) -> None:
+        if not is_binary(data):
+            lines = data.decode("utf-8", "replace").strip().splitlines()
+            if lines:
+                self._context.progress(lines[-1])
+
+
+def outcome_of(ran: Ran, timeout_s: float) -> Outcome:
+    """What the model reads of a process, and what people are told."""
+    text = as_text(ran.head)
+    if ran.tail and not is_binary(ran.head):
+        gone = f"\n[... {ran.left_out:,} bytes are not kept ...]\n" if ran.left_out else ""
+        text += gone + as_text(ran.tail)
+    status: Status = "ok"
+    notes = []
+    if ran.timed_out:
+        status = "timeout"
+        notes.append(f"it took more than {timeout_s:g} s and was ended, with all it had started")
+    elif ran.cancelled:
+        status = "interrupted"
+        notes.append("interrupted by the user")
+    elif ran.signal is not None:
+        status = "error"
+        notes.append(f"ended by {_name_of(ran.signal)}")
+    elif ran.code:
+        status = "error"
+        notes.append(f"exit code {ran.code}")
+    if ran.left_behind:
+        num = ran.left_behind
+        notes.append(f"{num} left running and ended: processes do not outlive their command")
+    elif not text.strip() and not notes:
+        notes.append("no output")
+    told = "".join(f"[{note}]\n" for note in notes).rstrip("\n")
+    whole = text if not told else f"{text.rstrip()}\n{told}".lstrip("\n")
+    details: dict[str, Any] = {"code": ran.code, "seconds": round(ran.seconds, 3)}
+    return Outcome(whole, status, details=details)
+
+
+def _name_of(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,1 @@
+"""The tools an agent has. Each is one object; ``registry`` lists them."""
