@@ -7,6 +7,9 @@ other side as the same class. The message names the thing and the way out.
     ├── UsageError          2   the words on the command line
     ├── InvalidInput       42   the content: text, ids, a parameter
     ├── ConfigInvalid      52   config.toml or an environment variable
+    ├── LimitReached       53   turns, steps or tokens: it ends before it is done
+    ├── ToolFailed         54   a tool, or calls that can't be read after retries
+    ├── ApprovalNeeded     55   something must be permitted, and nobody is there to ask
     ├── ContextOverflow    56   prompt longer than the context or the KV pool
     ├── OutputInvalid      57   an answer that was cut off under a grammar, or does not meet it
     ├── NotFound           66   session, branch, message, model
@@ -58,6 +61,21 @@ class ConfigInvalid(RadchatError):
     code = "config_invalid"
     exit_code = 52
     http_status = 400
+
+
+class LimitReached(RadchatError):
+    code = "limit"
+    exit_code = 53
+
+
+class ToolFailed(RadchatError):
+    code = "tool_failed"
+    exit_code = 54
+
+
+class ApprovalNeeded(RadchatError):
+    code = "approval_needed"
+    exit_code = 55
 
 
 class ContextOverflow(RadchatError):
@@ -136,6 +154,9 @@ _BY_CODE: dict[str, type[RadchatError]] = {
         UsageError,
         InvalidInput,
         ConfigInvalid,
+        LimitReached,
+        ToolFailed,
+        ApprovalNeeded,
         ContextOverflow,
         OutputInvalid,
         NotFound,

@@ -56,7 +56,7 @@ class Ask:
 class Step:
     """An answer of the model, as the daemon stored it."""
 
-    message: str
+    message: str | None  # None: nothing was said before it was cut off
     text: str
     calls: tuple[Call, ...] = ()
     call_error: str | None = None  # a call was begun and is not whole, or can't be read
@@ -76,6 +76,10 @@ class Steps(Protocol):
 
     def step(self, ask: Ask, listener: Listener) -> Step:
         """One answer, stored. Raises RadchatError; what came so far is then kept by the daemon."""
+        ...
+
+    def open_calls(self) -> tuple[Call, ...]:
+        """Of the last answer where the next step follows: those that wait for a result."""
         ...
 
     def cancel(self) -> None:

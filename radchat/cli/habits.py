@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from radchat.errors import UsageError
 
 # commands of the manual that this version does not have: never words for the model
-LATER = frozenset(("agent", "serve"))
+LATER = frozenset(("serve",))
 # a word, and the commands it may mean; what followed it stands in the place of {}
 HABITS: dict[str, tuple[str, ...]] = {
     "list": ("sessions ls", "models ls"),

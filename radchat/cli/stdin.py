@@ -26,9 +26,12 @@ def compose(
     note: Callable[[str], None],
     timeout_s: float = TIMEOUT_S,
     no_stdin: bool = False,
+    is_optional: bool = False,
     descriptor: int = 0,
 ) -> str:
-    """The prompt: piped text, a blank line, the words. Raises if there is nothing to say."""
+    """The prompt: piped text, a blank line, the words. Raises if there is nothing to say, and
+    something must be said.
+    """
     forced = FORCE in words
     argument = join_surrogates(" ".join(word for word in words if word != FORCE)).strip()
     if forced and no_stdin:
@@ -41,6 +44,8 @@ def compose(
     parts = [part for part in ((piped or "").rstrip("\n"), argument) if part.strip()]
     if parts:
         return "\n\n".join(parts)
+    if is_optional:
+        return ""
     if piped is not None:
         raise InvalidInput("nothing to ask: stdin was empty")
     raise UsageError("nothing to ask: give a prompt, or pipe text into it")

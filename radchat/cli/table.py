@@ -50,6 +50,7 @@ COMMANDS = (
     Entry("cache", _CLI + "cache:cache_app", LOOK, "stats, ls, top, why, pin, save, load, warm"),
     Entry("think", _CLI + "think:think", PROGRAMS, "an answer by a search over thoughts"),
     Entry("vote", _CLI + "vote:vote", PROGRAMS, "many answers; the one that most of them give"),
+    Entry("agent", _CLI + "agent:agent", PROGRAMS, "a model with tools, in this folder; -p prints"),
     Entry("run", _CLI + "run:run", PROGRAMS, "a Python file with an @program; result as JSON"),
     Entry("daemon", _CLI + "daemon:daemon_app", MACHINE, "start, stop, restart, status, logs"),
     Entry("bench", _CLI + "bench:bench", MACHINE, "what reuse is worth here, measured in a minute"),

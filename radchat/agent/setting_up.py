@@ -1,0 +1,125 @@
+"""An agent put together: its folder, what it may do there, where its commands run, what is kept."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from radchat.agent.files.workspace import Folder
+from radchat.agent.journal import Journal
+from radchat.agent.loop import Kept
+from radchat.agent.permission.grants import Grants
+from radchat.agent.permission.judge import MODES, Judge
+from radchat.agent.permission.rules import Rule
+from radchat.agent.sandbox.choosing import find
+from radchat.agent.sandbox.runner import SandboxRunner
+from radchat.agent.tools.outputs import KeptOutputs
+from radchat.agent.types import Context, Limits, Mode, Question
+from radchat.errors import UsageError
+from radchat.paths import Places
+
+Note = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the command line says of an agent, besides its words."""
+
+    mode: Mode = "default"
+    allowed: Sequence[str] = ()  # rules, for this run
+    no_sandbox: bool = False
+    is_ephemeral: bool = False
+
+
+def mode_of(text: str | None, *, yolo: bool) -> Mode:
+    """UsageError names the modes."""
+    if yolo:
+        if text not in (None, "bypassPermissions"):
+            raise UsageError(f"--permission-mode {text} and --yolo: take one of them")
+        return "bypassPermissions"
+    for mode in MODES:
+        if mode == (text or "default"):
+            return mode
+    raise UsageError(f"--permission-mode {text}: want {', '.join(MODES)}")
+
+
+@dataclass
+class Place:
+    """A folder to work in, for as long as the command lasts."""
+
+    workspace: Folder
+    grants: Grants
+    judge: Judge
+    runner: SandboxRunner | None
+    no_runner: str
+    agent_folder: Path  # of all sessions
+    is_ephemeral: bool = False
+    ask_user: Callable[[Question], str | None] | None = None
+    limits: Limits = field(default_factory=Limits)
+    _scratch: Path | None = None
+
+    @classmethod
+    def open(
+        cls,
+        asked: Asked,
+        places: Places,
+        env: Mapping[str, str],
+        note: Note,
+        root: Path | None = None,
+        alias: Path | None = None,
+    ) -> Place:
+        """``root``: the current folder, or a copy of ``alias``. Says what is not as usual."""
+        workspace = Folder.of(root or Path.cwd(), alias)
+        own = [places.data, places.state, places.config, *([places.run] if places.run else [])]
+        hidden = [Path(os.path.realpath(path)) for path in own]
+        rules = [Rule.parse(text) for text in asked.allowed]
+        project = workspace.root if alias is None else alias
+        grants = Grants(places.state / "permissions", project, rules, note)
+        found = find(env)
+        name = "none" if asked.no_sandbox else found.name
+        runner = None
+        if name is not None:
+            runner = SandboxRunner(name, workspace.root, hidden, env)
+        if asked.no_sandbox:
+            note("--no-sandbox: commands run with all your rights")
+        elif name is None:
+            note(f"commands can't be run: {found.why}")
+        judge = Judge(
+            asked.mode, workspace, grants, hidden, is_sandboxed=name in ("bwrap", "landlock")
+        )
+        return cls(
+            workspace,
+            grants,
+            judge,
+            runner,
+            found.why,
+            places.data / "agent",
+            is_ephemeral=asked.is_ephemeral,
+        )
+
+    def open_kept(self, session: str) -> Kept:
+        """What is kept of a session's agent. Busy, where another has it."""
+        folder = self.agent_folder / session
+        if self.is_ephemeral:
+            self._scratch = Path(tempfile.mkdtemp(prefix="radchat-agent-"))
+            folder = self._scratch
+        journal = Journal(folder)
+        context = Context(
+            self.workspace,
+            KeptOutputs(folder / "outputs"),
+            self.runner,
+            self.no_runner,
+            self.ask_user,
+            self.limits,
+        )
+        return Kept(journal, context, None, journal.close)
+
+    def close(self) -> None:
+        if self.runner is not None:
+            self.runner.close()
+        if self._scratch is not None:
+            shutil.rmtree(self._scratch, ignore_errors=True)
