@@ -167,6 +167,7 @@ class Ran:
     seconds: float
     timed_out: bool = False
     cancelled: bool = False
+    too_many: bool = False  # processes, and it was ended for it
     left_behind: int = 0  # processes that outlived it, and were ended
 
 

@@ -6,75 +6,102 @@ filter; else none, and then no command runs unless the user says so (`--no-sandb
 
 from __future__ import annotations
 
-import contextlib
-import platform
+import os
 import shutil
-import subprocess
+import tempfile
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
 
-from radchat.agent.sandbox import enter
+from radchat.agent.sandbox import landlock
+from radchat.agent.sandbox.policy import WAYS_OUT, Kind, private
+from radchat.agent.sandbox.runner import CannotRun, SandboxRunner
+from radchat.agent.sandbox.syscalls import ARCHES
+from radchat.errors import ConfigInvalid
+from radchat.paths import Places
 
-Name = Literal["bwrap", "landlock", "none"]
-TRIED_S = 5.0
-WAYS_OUT = "install bubblewrap, or --no-sandbox runs commands without one"
+PROBE_S = 10.0
+OF_LANDLOCK = (
+    "names of files can be listed everywhere, .git of the folder can be written, and there is no "
+    "/dev/shm and no new terminal"
+)
+NO_SCOPE = ", and signals to your other processes get through"
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
     """``name`` None: there is none, and ``why`` says it."""
 
-    name: Name | None
+    name: Kind | None
     why: str
-
-    @property
-    def limits(self) -> str:
-        """What it can't keep a command from."""
-        if self.name == "landlock":
-            return (
-                "modes, owners and times of files outside can still be changed; .git of the "
-                "folder can be written"
-            )
-        return ""
+    limits: str = ""  # what it can't keep a command from, or can't give it
 
 
 def find(env: Mapping[str, str]) -> Found:
-    """Of Linux only."""
-    if platform.system() != "Linux":
-        return Found(None, f"no sandbox for {platform.system()} yet: {WAYS_OUT}")
+    """Something is run in each, until one works: some 50 ms."""
+    system, machine = os.uname().sysname, os.uname().machine
+    if system != "Linux":
+        return Found(None, f"no sandbox for {system} yet: {WAYS_OUT}")
+    if machine not in ARCHES:
+        return Found(None, f"no filter of system calls for {machine} yet: {WAYS_OUT}")
     bwrap = _why_no_bwrap(env)
     if bwrap is None:
         return Found("bwrap", "bubblewrap works here")
-    landlock = _why_no_landlock()
-    if landlock is None:
-        return Found("landlock", f"Landlock {enter.abi()} and seccomp ({bwrap})")
-    return Found(None, f"no sandbox works here ({bwrap}; {landlock}): {WAYS_OUT}")
+    abi = landlock.version()
+    why = _why_no_landlock(env, abi)
+    if why is None:
+        limits = OF_LANDLOCK + ("" if abi >= landlock.HOLDS_SIGNALS else NO_SCOPE)
+        return Found("landlock", f"Landlock {abi} and seccomp ({bwrap})", limits)
+    return Found(None, f"no sandbox works here ({bwrap}; {why}): {WAYS_OUT}")
+
+
+def open_runner(
+    places: Places,
+    root: Path,
+    env: Mapping[str, str],
+    *,
+    without: bool = False,
+    network: bool = False,
+) -> tuple[SandboxRunner | None, Found]:
+    """For commands in ``root``. None: they can't run, and ``why`` says it. ``without``: as
+    --no-sandbox asks for.
+    """
+    found = Found("none", "--no-sandbox: commands can do all that you can")
+    if not without:
+        found = find(env)
+    if found.name is None:
+        return None, found
+    try:
+        return SandboxRunner(found.name, root, private(places), env, network=network), found
+    except ConfigInvalid as error:
+        return None, Found(None, error.message)
 
 
 def _why_no_bwrap(env: Mapping[str, str]) -> str | None:
-    path = shutil.which("bwrap", path=env.get("PATH"))
-    if path is None:
+    if shutil.which("bwrap", path=env.get("PATH", os.defpath)) is None:
         return "bubblewrap is not installed"
-    arguments = [path, "--unshare-all", "--die-with-parent", "--new-session", "--ro-bind", "/", "/"]
-    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        tried = subprocess.run(
-            [*arguments, "--proc", "/proc", "--dev", "/dev", "true"],
-            capture_output=True,
-            timeout=TRIED_S,
-            check=False,
-        )
-        if tried.returncode == 0:
-            return None
-        said = tried.stderr.decode("utf-8", "replace").strip().splitlines()
-        return f"bubblewrap does not work here: {said[-1] if said else tried.returncode}"
-    return "bubblewrap does not work here"
+    why = _tried("bwrap", env)
+    return f"bubblewrap does not work here: {why}" if why else None
 
 
-def _why_no_landlock() -> str | None:
-    if platform.machine() not in enter.ARCHES:
-        return f"no filter of system calls for {platform.machine()}"
-    version = enter.abi()
-    if version < enter.LEAST_ABI:
-        return f"the kernel's Landlock is {version or 'off'}, {enter.LEAST_ABI} is wanted"
-    return None
+def _why_no_landlock(env: Mapping[str, str], abi: int) -> str | None:
+    if abi < landlock.LEAST:
+        return f"the kernel's Landlock is {abi or 'off'}, {landlock.LEAST} is wanted"
+    why = _tried("landlock", env)
+    return f"Landlock does not work here: {why}" if why else None
+
+
+def _tried(kind: Kind, env: Mapping[str, str]) -> str | None:
+    with tempfile.TemporaryDirectory(prefix="radchat-try-") as folder:
+        runner = SandboxRunner(kind, Path(folder), (), env)
+        try:
+            ran = runner.run(
+                ["sh", "-c", ":"], cwd=Path(folder), timeout_s=PROBE_S, cancel=threading.Event()
+            )
+        except CannotRun as error:
+            return error.message
+        finally:
+            runner.close()
+    said = ran.head.decode("utf-8", "replace").strip().splitlines()
+    return None if ran.code == 0 else (said[-1] if said else "no word why")

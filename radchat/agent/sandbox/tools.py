@@ -6,10 +6,12 @@ import signal
 from collections.abc import Sequence
 from typing import Any
 
+from radchat.agent.sandbox.runner import CannotRun
 from radchat.agent.tools.schema import arguments, integer, string
 from radchat.agent.tools.shaping import as_text, is_binary
 from radchat.agent.types import Call, Context, Kind, Outcome, Preview, Ran, Status
 
+LONGEST = 100_000  # bytes of a command: the kernel takes 128 KiB in an argument
 TIMEOUT = "seconds it may take (120)"
 
 
@@ -67,7 +69,10 @@ class Python:
 def _unusable(command: str) -> str | None:
     if not command.strip():
         return "the command is empty"
-    return "a command has no NUL in it" if "\0" in command else None
+    if "\0" in command:
+        return "a command has no NUL in it"
+    size = len(command.encode("utf-8", "replace"))
+    return f"too long ({size:,} bytes): write it to a file first" if size > LONGEST else None
 
 
 def _no_sandbox(context: Context) -> str | None:
@@ -87,8 +92,8 @@ def _ran(argv: Sequence[str], call: Call, context: Context) -> Outcome:
             cancel=context.cancel,
             on_output=last.take,
         )
-    except OSError as error:
-        return Outcome(f"it can't be started: {error.strerror or error}", "error")
+    except CannotRun as error:
+        return Outcome(error.message, "error")
     return outcome_of(ran, timeout_s)
 
 
@@ -106,34 +111,39 @@ class _LastLine:
 
 
 def outcome_of(ran: Ran, timeout_s: float) -> Outcome:
-    """What the model reads of a process, and what people are told."""
+    """What the model reads of a process, and what people are told. How it ended comes first, so
+    that no output can be taken for it.
+    """
     text = as_text(ran.head)
     if ran.tail and not is_binary(ran.head):
         gone = f"\n[... {ran.left_out:,} bytes are not kept ...]\n" if ran.left_out else ""
         text += gone + as_text(ran.tail)
-    status: Status = "ok"
-    notes = []
-    if ran.timed_out:
-        status = "timeout"
-        notes.append(f"it took more than {timeout_s:g} s and was ended, with all it had started")
-    elif ran.cancelled:
-        status = "interrupted"
-        notes.append("interrupted by the user")
-    elif ran.signal is not None:
-        status = "error"
-        notes.append(f"ended by {_name_of(ran.signal)}")
-    elif ran.code:
-        status = "error"
-        notes.append(f"exit code {ran.code}")
+    ended, status = _ended(ran, timeout_s)
     if ran.left_behind:
         num = ran.left_behind
-        notes.append(f"{num} left running and ended: processes do not outlive their command")
-    elif not text.strip() and not notes:
-        notes.append("no output")
-    told = "".join(f"[{note}]\n" for note in notes).rstrip("\n")
-    whole = text if not told else f"{text.rstrip()}\n{told}".lstrip("\n")
-    details: dict[str, Any] = {"code": ran.code, "seconds": round(ran.seconds, 3)}
-    return Outcome(whole, status, details=details)
+        ended += f"; {num} left running and ended: processes do not outlive their command"
+    told = f"[{ended}]\n{text}" if text.strip() else f"[{ended}; no output]"
+    details: dict[str, Any] = {
+        "code": ran.code,
+        "seconds": round(ran.seconds, 3),
+        "left_behind": ran.left_behind,
+    }
+    return Outcome(told, status, details=details)
+
+
+def _ended(ran: Ran, timeout_s: float) -> tuple[str, Status]:
+    if ran.timed_out:
+        told = f"it took more than {timeout_s:g} s and was ended, with all it had started"
+        return told, "timeout"
+    if ran.cancelled:
+        return "interrupted by the user", "interrupted"
+    if ran.too_many:
+        return "it started too many processes, and all were ended", "error"
+    if ran.code is None:
+        return f"ended by {_name_of(ran.signal or 0)}", "error"
+    if ran.code > 128:  # as a shell tells of what it ran
+        return f"exit code {ran.code}, {_name_of(ran.code - 128)}", "error"
+    return f"exit code {ran.code}", "error" if ran.code else "ok"
 
 
 def _name_of(number: int) -> str:
