@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +14,8 @@ from radchat.agent.loop import Kept
 from radchat.agent.permission.grants import Grants
 from radchat.agent.permission.judge import MODES, Judge
 from radchat.agent.permission.rules import Rule
-from radchat.agent.sandbox.choosing import find
+from radchat.agent.sandbox.choosing import open_runner
+from radchat.agent.sandbox.policy import private
 from radchat.agent.sandbox.runner import SandboxRunner
 from radchat.agent.tools.outputs import KeptOutputs
 from radchat.agent.types import Context, Limits, Mode, Question
@@ -74,22 +74,17 @@ class Place:
     ) -> Place:
         """``root``: the current folder, or a copy of ``alias``. Says what is not as usual."""
         workspace = Folder.of(root or Path.cwd(), alias)
-        own = [places.data, places.state, places.config, *([places.run] if places.run else [])]
-        hidden = [Path(os.path.realpath(path)) for path in own]
+        hidden = private(places)
         rules = [Rule.parse(text) for text in asked.allowed]
         project = workspace.root if alias is None else alias
         grants = Grants(places.state / "permissions", project, rules, note)
-        found = find(env)
-        name = "none" if asked.no_sandbox else found.name
-        runner = None
-        if name is not None:
-            runner = SandboxRunner(name, workspace.root, hidden, env)
+        runner, found = open_runner(places, workspace.root, env, without=asked.no_sandbox)
         if asked.no_sandbox:
             note("--no-sandbox: commands run with all your rights")
-        elif name is None:
+        elif runner is None:
             note(f"commands can't be run: {found.why}")
         judge = Judge(
-            asked.mode, workspace, grants, hidden, is_sandboxed=name in ("bwrap", "landlock")
+            asked.mode, workspace, grants, hidden, is_sandboxed=found.name in ("bwrap", "landlock")
         )
         return cls(
             workspace,
