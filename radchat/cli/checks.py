@@ -32,6 +32,7 @@ CHECKS: tuple[Check, ...] = (
     home.kv,
     home.socket,
     home.daemon,
+    machine.sandbox,
     machine.terminal,
 )
 

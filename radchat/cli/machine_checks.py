@@ -34,6 +34,7 @@ PYTHON = (3, 11)
 LEAST_DISK = 256 * 1024**2  # bytes: below this the database itself is in danger
 LITTLE_DISK = 2 * 1024**3
 LEAST_COLUMNS = 60
+BWRAP = "install bubblewrap (apt install bubblewrap)"
 HUB_PATIENCE_S = 5.0
 
 
@@ -177,6 +178,19 @@ def disk(cli: Cli) -> Iterator[Finding]:
             yield Finding(f"disk for {name}", "warning", text, "radchat models rm NAME")
         else:
             yield Finding(f"disk for {name}", "ok", text)
+
+
+def sandbox(cli: Cli) -> Iterator[Finding]:
+    """Where commands of an agent run: something is run there."""
+    from radchat.agent.sandbox.choosing import find
+
+    found = find(cli.env)
+    if found.name is None:
+        yield Finding("sandbox", "warning", f"radchat agent runs no commands: {found.why}", BWRAP)
+    elif found.limits:
+        yield Finding("sandbox", "note", f"{found.why}; {found.limits}", BWRAP)
+    else:
+        yield Finding("sandbox", "ok", found.why)
 
 
 def terminal(cli: Cli) -> Iterator[Finding]:

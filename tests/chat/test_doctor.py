@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from radchat.agent.sandbox import landlock
 from radchat.chat.footer import size
 from radchat.cli import checks, machine_checks
 from radchat.cli.common import Cli
@@ -318,6 +320,26 @@ def test_the_hub_is_asked_only_when_told_and_a_deaf_one_is_broken(home: Path) ->
     assert [f.status for f in asked] == ["broken"]
     offline = [f for f in checks.run(cli(home, HF_HUB_OFFLINE="1"), online=True) if f.name == "hub"]
     assert [f.status for f in offline] == ["note"]
+
+
+def test_which_sandbox_works_is_said_and_what_it_cannot_do(home: Path, tmp_path: Path) -> None:
+    (finding,) = found("sandbox", cli(home))
+    if landlock.version() >= landlock.LEAST:
+        assert finding.status == "note"
+        assert "bubblewrap is not installed" in finding.text
+        assert "names of files can be listed" in finding.text
+    else:
+        assert finding.status == "warning"
+        assert "--no-sandbox" in finding.text
+    assert "apt install bubblewrap" in str(finding.remedy)
+    broken = tmp_path / "bwrap"
+    broken.write_text("#!/bin/sh\necho no permission\nexit 1\n")
+    broken.chmod(0o755)
+    (finding,) = found("sandbox", cli(home, PATH=str(tmp_path)))
+    assert "bubblewrap does not work here: no permission" in finding.text
+    if bwrap := shutil.which("bwrap"):
+        (finding,) = found("sandbox", cli(home, PATH=str(Path(bwrap).parent)))
+        assert (finding.status, finding.text) == ("ok", "bubblewrap works here")
 
 
 def test_it_imports_nothing_heavy_unless_asked(home: Path) -> None:

@@ -42,7 +42,7 @@ def find(env: Mapping[str, str]) -> Found:
     """Something is run in each, until one works: some 50 ms."""
     system, machine = os.uname().sysname, os.uname().machine
     if system != "Linux":
-        return Found(None, f"no sandbox for {system} yet: {WAYS_OUT}")
+        return Found(None, f"commands of an agent run on Linux only yet, not on {system}")
     if machine not in ARCHES:
         return Found(None, f"no filter of system calls for {machine} yet: {WAYS_OUT}")
     bwrap = _why_no_bwrap(env)
@@ -68,7 +68,7 @@ def open_runner(
     --no-sandbox asks for.
     """
     found = Found("none", "--no-sandbox: commands can do all that you can")
-    if not without:
+    if not without or os.uname().sysname != "Linux":
         found = find(env)
     if found.name is None:
         return None, found
@@ -97,7 +97,10 @@ def _tried(kind: Kind, env: Mapping[str, str]) -> str | None:
         runner = SandboxRunner(kind, Path(folder), (), env)
         try:
             ran = runner.run(
-                ["sh", "-c", ":"], cwd=Path(folder), timeout_s=PROBE_S, cancel=threading.Event()
+                ["/bin/sh", "-c", ":"],
+                cwd=Path(folder),
+                timeout_s=PROBE_S,
+                cancel=threading.Event(),
             )
         except CannotRun as error:
             return error.message

@@ -15,7 +15,7 @@ GiB = 1024**3
 
 # of the user's environment: what programs need to be found and to speak; nothing that may be secret
 PASSED = (
-    "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "VIRTUAL_ENV",
+    "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "VIRTUAL_ENV",
     "CONDA_PREFIX", "PYENV_ROOT", "NVM_DIR", "JAVA_HOME", "GOROOT", "GOPATH", "CARGO_HOME",
     "RUSTUP_HOME",
 )  # fmt: skip
@@ -85,7 +85,7 @@ class Policy:
     def environ(self, env: Mapping[str, str]) -> dict[str, str]:
         passed = {name: env[name] for name in env if name in PASSED or name.startswith("LC_")}
         own = {"TMPDIR": str(self.temporary), "XDG_CACHE_HOME": str(self.temporary / "cache")}
-        return {"PATH": os.defpath, **passed, **SET, **own}
+        return {**passed, "PATH": env.get("PATH") or os.defpath, **SET, **own}
 
     def order(self, kind: str, argv: Sequence[str], cwd: Path, timeout_s: float) -> dict[str, Any]:
         """For enter.py."""
