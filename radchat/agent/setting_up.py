@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from radchat.agent.files.checkpoints import FileCheckpoints
+from radchat.agent.files.rewind import finish
 from radchat.agent.files.workspace import Folder
 from radchat.agent.journal import Journal
 from radchat.agent.loop import Kept
@@ -57,6 +59,7 @@ class Place:
     runner: SandboxRunner | None
     no_runner: str
     agent_folder: Path  # of all sessions
+    note: Note
     is_ephemeral: bool = False
     ask_user: Callable[[Question], str | None] | None = None
     limits: Limits = field(default_factory=Limits)
@@ -93,6 +96,7 @@ class Place:
             runner,
             found.why,
             places.data / "agent",
+            note,
             is_ephemeral=asked.is_ephemeral,
         )
 
@@ -111,7 +115,10 @@ class Place:
             self.ask_user,
             self.limits,
         )
-        return Kept(journal, context, None, journal.close)
+        if rewound := finish(self.workspace.root, journal):
+            self.note(f"a rewind that was cut off is done: {len(rewound.restored)} files restored")
+        checkpoints = FileCheckpoints(self.workspace, journal, self.note)
+        return Kept(journal, context, checkpoints, journal.close)
 
     def close(self) -> None:
         if self.runner is not None:
