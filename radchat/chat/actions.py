@@ -275,7 +275,12 @@ def _status(chat: Chat, rest: str) -> None:  # noqa: ARG001
             chat.host.out(f"{name:<10}{size(kv['bytes'])} of {size(kv['budget_bytes'])}")
 
 
+def _of_an_agent(chat: Chat, rest: str) -> None:  # noqa: ARG001
+    raise UsageError("this is a chat without tools: radchat agent -c goes on with them")
+
+
 ACTIONS: dict[str, Action] = {
+    **dict.fromkeys(("tools", "permissions", "mcp"), _of_an_agent),
     "help": _help,
     "bye": _bye,
     "new": _new,

@@ -30,6 +30,8 @@ FIRST_LOOK_S = 0.08  # a daemon that is up has opened the session by then: its l
 
 
 class Chat(Position):
+    command = "radchat chat"  # what goes on with it
+
     def __init__(
         self,
         host: Host,
@@ -181,7 +183,7 @@ class Chat(Position):
         except KeyboardInterrupt:
             self.editing = None
             if not self.prompt.had_text:
-                self.host.note("Ctrl+D or /bye to exit")
+                self.on_idle_interrupt()
             return None
         if text.strip():
             return text
@@ -230,13 +232,21 @@ class Chat(Position):
         elif ref is not None:
             generate(self, kind="edit", ref=ref, text=text)
         else:
-            generate(self, kind="turn", text=text)
+            self.answer(text)
+
+    def answer(self, text: str) -> None:
+        """A message: what follows it is shown."""
+        generate(self, kind="turn", text=text)
+
+    def on_idle_interrupt(self) -> None:
+        """Ctrl+C at an empty prompt."""
+        self.host.note("Ctrl+D or /bye to exit")
 
     def _goodbye(self) -> None:
         """How to go on; sessions in which nothing was said are not kept."""
         name = self.session.get("name") or self.session.get("id")
         if name and self.has_talked and not self.is_ephemeral:
-            self.host.note(f"Continue: radchat chat -r {one_line(str(name))}")
+            self.host.note(f"Continue: {self.command} -r {one_line(str(name))}")
         if self.made and self.opening.client is not None:
             where = self.host.here()["where"]
             with contextlib.suppress(RadchatError):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from radchat.chat import keyboard
 from radchat.chat.text import clean
 from radchat.cli import common, stdin
 from radchat.cli.ask import which_session
@@ -101,6 +102,8 @@ def agent(
 
     cli = common.of(ctx)
     form = check_format(cli, output_format)
+    talks = common.is_terminal(sys.stdin) and common.is_terminal(sys.stdout) and not cli.json
+    is_open = talks and not print_ and form == "text"
     try:
         asked = Asked(
             mode=mode_of(permission_mode, yolo=yolo),
@@ -120,7 +123,7 @@ def agent(
             note=cli.note,
             timeout_s=stdin_timeout,
             no_stdin=no_stdin,
-            is_optional=not is_new,
+            is_optional=is_open or not is_new,
         )
         args = {**generation.arguments(), **target}
         model = choose(cli, generation.model, is_new=is_new)
@@ -130,7 +133,47 @@ def agent(
             end_lines(error)
         raise
     assert print_ in (True, False)
+    if is_open:
+        return _talked(cli, text, target, generation, model, asked, names, max_turns)
     return _printed(cli, text, args, asked, names, max_turns, form)
+
+
+def _talked(
+    cli: common.Cli,
+    text: str,
+    target: dict[str, Any],
+    generation: Generation,
+    model: str | None,
+    asked: Any,
+    names: Sequence[str] | None,
+    max_turns: int,
+) -> int:
+    """At a terminal: as a chat."""
+    marks = cli.env.get("TERM", "") not in ("dumb", "")
+    with keyboard.quiet(marks_pastes=marks):
+        from radchat.agent.setting_up import Place
+        from radchat.agent.terminal.agent_chat import AgentChat
+        from radchat.agent.tools.registry import choose as choose_tools
+        from radchat.chat.opening import Start
+
+        arguments = generation.arguments() | ({"model": model} if model else {})
+        new = target.get("new_session")
+        start = Start(
+            session=target["session"],
+            is_new=bool(new),
+            name=new if isinstance(new, str) else None,
+            at=target.get("at"),
+            prompt=text,
+            ephemeral=generation.ephemeral,
+            raw=generation.raw,
+            arguments=arguments,
+        )
+        place = Place.open(asked, cli.places, cli.env, cli.note)
+        try:
+            tools = choose_tools(names, can_ask=True)
+            return AgentChat(cli, start, place, tools, max_turns).run()
+        finally:
+            place.close()
 
 
 def _printed(

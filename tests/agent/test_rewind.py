@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from radchat.agent.files.checkpoints import FileCheckpoints
-from radchat.agent.files.rewind import files_of, finish, rewind
+from radchat.agent.files.rewind import files_of, finish
+from radchat.agent.files.rewind import rewind_to as rewind
 from radchat.agent.files.workspace import Folder
 from radchat.agent.types import Call, Preview
 from tests.agent.calls import Entries

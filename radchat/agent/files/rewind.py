@@ -87,7 +87,7 @@ def files_of(entries: Entries, calls: Collection[str]) -> list[str]:
     return sorted(found)
 
 
-def rewind(
+def rewind_to(
     root: Path,
     entries: Entries,
     calls: Sequence[str],

@@ -1,0 +1,1 @@
+"""An agent at a terminal: what it does is shown, and what it may do is asked."""
