@@ -184,7 +184,7 @@ def sandbox(cli: Cli) -> Iterator[Finding]:
     """Where commands of an agent run: something is run there."""
     from radchat.agent.sandbox.choosing import find
 
-    found = find(cli.env)
+    found = find(cli.env, Path.cwd())
     if found.name is None:
         yield Finding("sandbox", "warning", f"radchat agent runs no commands: {found.why}", BWRAP)
     elif found.limits:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from radchat.agent.sandbox import choosing
+from radchat.agent.sandbox import choosing, policy
 from radchat.agent.sandbox import filter as seccomp
 from radchat.agent.sandbox.policy import Bounds, Kind, private
 from radchat.agent.sandbox.runner import CannotRun, SandboxRunner
@@ -230,18 +230,41 @@ def without_bwrap(folder: Path, script: str | None = None) -> dict[str, str]:
 
 @pytest.mark.skipif("landlock" not in KINDS, reason="the kernel's Landlock is off")
 def test_landlock_where_bubblewrap_does_not_work(tmp_path: Path) -> None:
-    found = choosing.find(without_bwrap(tmp_path / "a"))
+    found = choosing.find(without_bwrap(tmp_path / "a"), tmp_path / "w")
     assert found.name == "landlock"
     assert "bubblewrap is not installed" in found.why
     assert "names of files can be listed" in found.limits
-    found = choosing.find(without_bwrap(tmp_path / "b", "echo no permission; exit 1"))
+    found = choosing.find(
+        without_bwrap(tmp_path / "b", "echo no permission; exit 1"), tmp_path / "w"
+    )
     assert found.name == "landlock"
     assert "bubblewrap does not work here: no permission" in found.why
 
 
+def test_a_bwrap_that_a_command_may_have_written_is_not_run(place: Place) -> None:
+    """It would run outside. So would radchat's own code, which is read-only where it can be."""
+    env = without_bwrap(place.workspace / "bin", f"echo > {place.outside}/ran; exit 1")
+    for path in (env["PATH"], f"{place.workspace}/link/../bin", "bin"):
+        found = choosing.find({"PATH": path}, place.workspace)
+        assert "bubblewrap is not installed" in found.why
+    assert not (place.outside / "ran").exists()
+    assert choosing.find(env, place.outside).name != "bwrap"
+    assert (place.outside / "ran").exists()
+    root = Path(choosing.__file__).parents[3]
+    assert root / "radchat" in policy.own_code(root)
+    assert policy.own_code(place.workspace) == ()
+    if "landlock" in KINDS:
+        assert "radchat's own code is in this folder" in choosing.find(env, root).limits
+    if "bwrap" in KINDS:
+        runner = SandboxRunner("bwrap", root, [], os.environ)
+        ran = run(runner, "touch radchat/agent/sandbox/enter.py && echo written")
+        runner.close()
+        assert b"Read-only" in ran.head
+
+
 @pytest.mark.skipif(BWRAP is None, reason="bubblewrap is not installed")
 def test_bubblewrap_where_it_works() -> None:
-    assert choosing.find(os.environ).name == "bwrap"
+    assert choosing.find(os.environ, Path("/nowhere")).name == "bwrap"
 
 
 def test_a_workspace_around_radchats_own_folders(tmp_path: Path) -> None:

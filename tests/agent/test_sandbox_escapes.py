@@ -200,6 +200,8 @@ for kind in (0o060600, 0o020600):
     except OSError: continue
     raise SystemExit("a device, and so a disk")
 a, b = socket.socketpair()
+(has,) = (line for line in open("/proc/self/status") if line.startswith("CapEff"))
+assert int(has.split()[1], 16) & ~0b11011 == 0, has
 """
 
 

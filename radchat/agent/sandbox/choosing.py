@@ -7,7 +7,6 @@ filter; else none, and then no command runs unless the user says so (`--no-sandb
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 import threading
 from collections.abc import Mapping
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from radchat.agent.sandbox import landlock
-from radchat.agent.sandbox.policy import WAYS_OUT, Kind, private
+from radchat.agent.sandbox.policy import WAYS_OUT, Kind, find_bwrap, own_code, private
 from radchat.agent.sandbox.runner import CannotRun, SandboxRunner
 from radchat.agent.sandbox.syscalls import ARCHES
 from radchat.errors import ConfigInvalid
@@ -26,6 +25,7 @@ OF_LANDLOCK = (
     "names of files can be listed everywhere, .git of the folder can be written, and there is no "
     "/dev/shm and no new terminal"
 )
+OWN_CODE = "; radchat's own code is in this folder, and commands can change what runs next time"
 NO_SCOPE = ", and signals to your other processes get through"
 
 
@@ -38,20 +38,22 @@ class Found:
     limits: str = ""  # what it can't keep a command from, or can't give it
 
 
-def find(env: Mapping[str, str]) -> Found:
-    """Something is run in each, until one works: some 50 ms."""
+def find(env: Mapping[str, str], root: Path) -> Found:
+    """For commands in ``root``. Something is run in each, until one works: some 50 ms."""
+    root = root.resolve()
     system, machine = os.uname().sysname, os.uname().machine
     if system != "Linux":
         return Found(None, f"commands of an agent run on Linux only yet, not on {system}")
     if machine not in ARCHES:
         return Found(None, f"no filter of system calls for {machine} yet: {WAYS_OUT}")
-    bwrap = _why_no_bwrap(env)
+    bwrap = _why_no_bwrap(env, root)
     if bwrap is None:
         return Found("bwrap", "bubblewrap works here")
     abi = landlock.version()
     why = _why_no_landlock(env, abi)
     if why is None:
         limits = OF_LANDLOCK + ("" if abi >= landlock.HOLDS_SIGNALS else NO_SCOPE)
+        limits += OWN_CODE if own_code(root) else ""
         return Found("landlock", f"Landlock {abi} and seccomp ({bwrap})", limits)
     return Found(None, f"no sandbox works here ({bwrap}; {why}): {WAYS_OUT}")
 
@@ -69,7 +71,7 @@ def open_runner(
     """
     found = Found("none", "--no-sandbox: commands can do all that you can")
     if not without or os.uname().sysname != "Linux":
-        found = find(env)
+        found = find(env, root)
     if found.name is None:
         return None, found
     try:
@@ -78,8 +80,8 @@ def open_runner(
         return None, Found(None, error.message)
 
 
-def _why_no_bwrap(env: Mapping[str, str]) -> str | None:
-    if shutil.which("bwrap", path=env.get("PATH", os.defpath)) is None:
+def _why_no_bwrap(env: Mapping[str, str], root: Path) -> str | None:
+    if find_bwrap(env, root) is None:
         return "bubblewrap is not installed"
     why = _tried("bwrap", env)
     return f"bubblewrap does not work here: {why}" if why else None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,9 +69,12 @@ class Policy:
 
     @property
     def kept(self) -> tuple[Path, ...]:
-        """In the workspace, and not to be written: who writes these decides what git runs."""
+        """In the workspace, and not to be written: these decide what git runs later, and what runs
+        around the sandbox.
+        """
         git = self.workspace / ".git"
-        return tuple(path for path in (git / "config", git / "hooks") if path.exists())
+        hooks = tuple(path for path in (git / "config", git / "hooks") if path.exists())
+        return hooks + own_code(self.workspace)
 
     def problem(self, kind: Kind) -> str | None:
         """Why it can't be kept."""
@@ -101,6 +106,20 @@ class Policy:
             "hidden": [str(path) for path in self.hidden],
             "network": self.network,
         }
+
+
+def own_code(root: Path) -> tuple[Path, ...]:
+    """What of radchat and its Python lies in a folder, as it does for who works on radchat."""
+    mine = Path(__file__).resolve().parents[2], Path(sys.prefix).resolve()
+    return tuple(path for path in mine if path.is_relative_to(root))
+
+
+def find_bwrap(env: Mapping[str, str], root: Path) -> str | None:
+    """On the path, but not in a folder that commands may write: this one runs outside."""
+    folders = (env.get("PATH") or os.defpath).split(os.pathsep)
+    sound = [each for each in folders if each.startswith("/")]
+    real = [each for each in sound if not Path(os.path.realpath(each)).is_relative_to(root)]
+    return shutil.which("bwrap", path=os.pathsep.join(real)) if real else None
 
 
 def private(places: Places) -> tuple[Path, ...]:

@@ -19,7 +19,7 @@ from typing import Any, Self
 
 from radchat.agent.sandbox import processes
 from radchat.agent.sandbox.bwrap import wrapped
-from radchat.agent.sandbox.policy import Bounds, Kind, Policy
+from radchat.agent.sandbox.policy import Bounds, Kind, Policy, find_bwrap
 from radchat.agent.types import Ran
 from radchat.errors import ConfigInvalid, RadchatError
 
@@ -81,6 +81,7 @@ class SandboxRunner:
         self.policy = Policy(root.resolve(), temporary, real, network, bounds or Bounds())
         self._env = self.policy.environ(env)
         self._most_kept = most_kept
+        self._bwrap = find_bwrap(env, self.policy.workspace) or "bwrap"
         if problem := self.policy.problem(kind):
             self.close()
             raise ConfigInvalid(problem)
@@ -114,7 +115,7 @@ class SandboxRunner:
     ) -> Ran:
         """CannotRun where it does not begin. However it ends, nothing of it is left running."""
         if self.kind == "bwrap":
-            words = wrapped(self.which("bwrap") or "bwrap", self.policy, argv, cwd)
+            words = wrapped(self._bwrap, self.policy, argv, cwd)
             cwd = Path("/")
         else:
             words = list(argv)
