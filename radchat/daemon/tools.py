@@ -20,6 +20,7 @@ from radchat_sessions.messages import Message, NewMessage
 Status = Literal["ok", "error", "denied", "interrupted", "timeout"]
 MAX_TOOLS = 128
 CALL_WORDS = 60  # characters of a call in one line
+TELLING = ("path", "command", "pattern", "code", "question", "id")  # arguments that say most
 INTERRUPTED = "interrupted: it is not known whether this ran, or how far"
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 
@@ -155,8 +156,9 @@ def results_after(path: Sequence[Message], given: Sequence[Result]) -> Answered:
 
 
 def call_line(call: ToolCall) -> str:
-    """``shell pytest -q``, ``edit src/a.py``: the first argument says most."""
-    values = [value for value in call.arguments.values() if isinstance(value, str)]
+    """``shell pytest -q``, ``edit src/a.py``: one argument says most."""
+    names = [*(name for name in TELLING if name in call.arguments), *call.arguments]
+    values = [call.arguments[name] for name in names if isinstance(call.arguments[name], str)]
     first = " ".join(values[0].split()) if values else ""
     if not first and call.arguments:
         first = json.dumps(dict(call.arguments), ensure_ascii=False)

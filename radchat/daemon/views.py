@@ -14,7 +14,7 @@ from typing import Any
 from radchat.daemon.disk_paths import OnDisk, num_in
 from radchat.daemon.finding import Place
 from radchat.daemon.held import Held
-from radchat.daemon.tools import result_of
+from radchat.daemon.tools import result_of, shown_calls
 from radchat.daemon.turns import shown
 from radchat_sessions import scores
 from radchat_sessions.messages import Message
@@ -224,7 +224,7 @@ def _of_tools(message: Message) -> dict[str, Any]:
         status = next((part.get("status") for part in message.parts if "call" in part), None)
         return {"result": {"call": call, "name": name, "status": status}}
     calls = [dict(part["call"]) for part in message.parts if part.get("type") == "tool_call"]
-    return {"calls": calls} if calls else {}
+    return {"calls": calls, "line": shown_calls("", message.parts)} if calls else {}
 
 
 # -- log -------------------------------------------------------------------------------------------

@@ -20,15 +20,13 @@ from radchat.engine.conversation import ROLES, Settings, ToolCall, Turn
 from radchat.engine.jinja_env import CompiledTemplate
 from radchat.engine.request import Ids
 from radchat.engine.tokenizer import Tokenizer, join_surrogates
+from radchat.engine.tool_order import in_order
 from radchat.errors import InvalidInput
 
 Message: TypeAlias = dict[str, Any]
 
 _LETTERS = string.ascii_letters + string.digits
 _NINE = re.compile(r"[a-zA-Z0-9]{9}")
-# Schema keys in the order people write them; the rest by name. Fixed, so that equal tools give
-# equal ids whatever order they came in.
-_KEY_ORDER = ("type", "function", "name", "description", "parameters", "properties", "required")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +134,7 @@ class Renderer:
         wrapped = [
             tool if "function" in tool else {"type": "function", "function": tool} for tool in tools
         ]
-        ordered = [_ordered(tool) for tool in wrapped]
+        ordered = [in_order(tool) for tool in wrapped]
         return tuple(sorted(ordered, key=lambda tool: json.dumps(tool["function"].get("name"))
                             + json.dumps(tool)))  # fmt: skip
 
@@ -277,14 +275,3 @@ def _called_name(turns: Sequence[Turn], i: int) -> str | None:
         return by_id[0]
     order = i - place - 1
     return calls[order].name if order < len(calls) else None
-
-
-def _ordered(value: Any) -> Any:
-    if isinstance(value, dict):
-        keys = sorted(
-            value, key=lambda k: (_KEY_ORDER.index(k) if k in _KEY_ORDER else len(_KEY_ORDER), k)
-        )
-        return {key: _ordered(value[key]) for key in keys}
-    if isinstance(value, list):
-        return [_ordered(item) for item in value]
-    return value

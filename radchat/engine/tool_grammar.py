@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeAlias
 from radchat.engine import schemas
 from radchat.engine.grammar import Grammar
 from radchat.engine.tool_form import HERMES, ToolForm
+from radchat.engine.tool_order import in_order
 from radchat.errors import InvalidInput
 
 ToolChoice: TypeAlias = Literal["auto", "none", "required"]
@@ -28,10 +29,13 @@ def tool_grammar(
     """``tools``: ``{"name", "parameters"}`` each. Equal tools give an equal grammar, compiled
     once. ``after``: the mark that ends the reasoning before the answer.
     """
-    listed = [{"name": tool["name"], "parameters": tool.get("parameters", ANY)} for tool in tools]
+    listed = [
+        {"name": tool["name"], "parameters": in_order(tool.get("parameters", ANY))}
+        for tool in tools
+    ]
     listed.sort(key=lambda tool: str(tool["name"]))
     source = {"form": form.to_json(), "tools": listed, "choice": choice}
-    return Grammar("tools", json.dumps(source, ensure_ascii=False, sort_keys=True), after=after)
+    return Grammar("tools", json.dumps(source, ensure_ascii=False), after=after)
 
 
 def parsed(value: Any) -> tuple[ToolForm, Tools, str]:

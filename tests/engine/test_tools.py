@@ -153,6 +153,22 @@ def test_tools_stand_in_a_block_of_the_system_prompt_in_one_order() -> None:
     assert text.index('"name": "list"') < text.index('"name": "shell"') < text.index("which one")
 
 
+def test_arguments_stand_as_required_lists_them_and_so_they_are_written() -> None:
+    names = ("path", "old", "new", "all")
+    texts = []
+    for order in (names, names[::-1]):
+        parameters = {
+            "required": ["path", "old", "new"],
+            "properties": {name: {"type": "string"} for name in order},
+            "type": "object",
+        }
+        grammar = tool_grammar(HERMES, [{"name": "edit", "parameters": parameters}])
+        texts.append(grammar.source)
+    assert texts[0] == texts[1]
+    places = [texts[0].index(f'"{name}": {{') for name in ("path", "old", "new", "all")]
+    assert places == sorted(places)
+
+
 # -- what an answer may be -------------------------------------------------------------------------
 
 

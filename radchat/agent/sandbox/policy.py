@@ -33,6 +33,8 @@ SET = {
     "GIT_EDITOR": "true",
     "GIT_SEQUENCE_EDITOR": "true",
     "GIT_TERMINAL_PROMPT": "0",
+    # a file that is edited and run within a second would be run as it was
+    "PYTHONDONTWRITEBYTECODE": "1",
     "GIT_OPTIONAL_LOCKS": "0",
     "DEBIAN_FRONTEND": "noninteractive",
 }

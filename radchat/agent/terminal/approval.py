@@ -52,10 +52,11 @@ class TerminalApprover:
     paints: bool = False
     label: str = ""  # of one of several tries
 
-    def approve(self, call: Call, preview: Preview, verdict: Verdict) -> Approval:  # noqa: ARG002
+    def approve(self, call: Call, preview: Preview, verdict: Verdict) -> Approval:
         lines = list(body_lines(preview, paints=self.paints))
         hidden = len(lines) - SHOWN
-        self._say(f"{self.label}{one_line(preview.title)}", BOLD)
+        title = call.name if preview.body_kind == "command" else one_line(preview.title)
+        self._say(f"{self.label}{title}", BOLD)
         if hidden > 0:
             self._lines(lines[: SHOWN - END])
             self._say(f"  [{counted(hidden, 'line')} not shown here: v shows all of it]", DIM)

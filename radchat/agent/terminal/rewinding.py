@@ -45,14 +45,10 @@ def steps_of(rows: Sequence[Row]) -> list[StepOfPath]:
         elif row["role"] == "assistant":
             made = row.get("calls") or ()
             waiting = len(made)
-            title = "; ".join(f"{call['name']} {_first(call['arguments'])}" for call in made)
+            title = str(row.get("line") or "")
             if not made:
                 found.append(StepOfPath(row["id"], str(row["text"]), tuple(calls)))
     return found
-
-
-def _first(arguments: Mapping[str, Any]) -> str:
-    return next((str(value) for value in arguments.values()), "")
 
 
 def rewind(chat: AgentChat, rest: str) -> None:

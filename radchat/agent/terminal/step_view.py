@@ -12,11 +12,12 @@ from radchat.agent.lines import result_line, step_line
 from radchat.agent.terminal.approval import body_lines
 from radchat.agent.types import Call, Outcome, Preview, Result, Step, Verdict
 from radchat.chat.footer import counted
-from radchat.chat.text import one_line
+from radchat.chat.text import clean, one_line
 from radchat.chat.view import DIM, RESET, View
 from radchat.chat.width import cut
 from radchat.protocol import Event
 
+OUTPUT = 6  # lines of a command's
 DIFF = 40  # lines of a change that nobody was asked about
 TICK_S = 1.0
 
@@ -77,7 +78,17 @@ class StepView:
             self._running = None
         if outcome is None and call.id not in self._asked:
             self._line(f"* {call.name}")
+        if outcome is not None and outcome.details.get("code") is not None:
+            self._output(outcome.text)
         self._dim(f"  {result_line(result, outcome, changed)}")
+
+    def _output(self, text: str) -> None:
+        """The end of what a command printed."""
+        lines = clean(text).rstrip().splitlines()
+        if len(lines) > OUTPUT:
+            self._dim(f"  [{counted(len(lines) - OUTPUT, 'line')} before]")
+        for line in lines[-OUTPUT:]:
+            self._dim(f"  {line}")
 
     def on_notice(self, text: str, code: str) -> None:  # noqa: ARG002
         self._dim(one_line(text))
