@@ -294,16 +294,17 @@ class Agent:
     @staticmethod
     def _shaped(outcome: Outcome, context: Context) -> str:
         most = context.limits.result_bytes
-        if not shaping.is_long(outcome.text, most):
-            return outcome.text
-        key = context.outputs.keep(outcome.data or outcome.text.encode("utf-8", "replace"))
-        return shaping.cut(outcome.text, most, key)
+        text = shaping.sound(outcome.text)
+        if not shaping.is_long(text, most):
+            return text
+        key = context.outputs.keep(outcome.data or text.encode())
+        return shaping.cut(text, most, key)
 
     def _told(
         self, call: Call, text: str, status: Status, kept: Kept, changed: Sequence[str] = ()
     ) -> Result:
         """A result: in the journal before it is sent."""
-        result = Result(call.id, call.name, text, status)
+        result = Result(call.id, call.name, shaping.sound(text), status)
         entry = {"state": "ended", "call": call.id, "result": result.to_json()}
         kept.entries.append({**entry, "changed": list(changed)} if changed else entry)
         return result

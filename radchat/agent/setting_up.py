@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +17,7 @@ from radchat.agent.permission.rules import Rule
 from radchat.agent.sandbox.choosing import open_runner
 from radchat.agent.sandbox.policy import private
 from radchat.agent.sandbox.runner import SandboxRunner
+from radchat.agent.sandbox.temporary import Temporary
 from radchat.agent.tools.outputs import KeptOutputs
 from radchat.agent.types import Context, Limits, Mode, Question
 from radchat.errors import UsageError
@@ -63,7 +62,7 @@ class Place:
     is_ephemeral: bool = False
     ask_user: Callable[[Question], str | None] | None = None
     limits: Limits = field(default_factory=Limits)
-    _scratch: Path | None = None
+    _scratch: Temporary | None = None
 
     @classmethod
     def open(
@@ -104,8 +103,8 @@ class Place:
         """What is kept of a session's agent. Busy, where another has it."""
         folder = self.agent_folder / session
         if self.is_ephemeral:
-            self._scratch = Path(tempfile.mkdtemp(prefix="radchat-agent-"))
-            folder = self._scratch
+            self._scratch = Temporary()
+            folder = self._scratch.path
         journal = Journal(folder)
         context = Context(
             self.workspace,
@@ -124,4 +123,4 @@ class Place:
         if self.runner is not None:
             self.runner.close()
         if self._scratch is not None:
-            shutil.rmtree(self._scratch, ignore_errors=True)
+            self._scratch.close()

@@ -7,13 +7,14 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from radchat.agent.sandbox import choosing, policy
+from radchat.agent.sandbox import choosing, policy, temporary
 from radchat.agent.sandbox import filter as seccomp
 from radchat.agent.sandbox.policy import Bounds, Kind, private
 from radchat.agent.sandbox.runner import CannotRun, SandboxRunner
@@ -316,3 +317,22 @@ def test_every_step_of_the_filter_lands_in_it(machine: str, inet: bool) -> None:
     assert steps[-1][0] == seccomp.RETURN
     with pytest.raises(KeyError):
         seccomp.program(inet=inet, keeps_attributes=False, machine="riscv64")
+
+
+def test_temporary_folders_of_killed_agents_go(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(place.outside))
+    with place.runner("none") as alive:
+        old, new = (Path(tempfile.mkdtemp(prefix=temporary.PREFIX)) for _ in range(2))
+        (old / "said").write_text("before the kill")
+        other = place.outside / f"{temporary.PREFIX}link"
+        other.symlink_to(place.home)
+        for path in (old, alive.policy.temporary):
+            os.utime(path, (1, 1))
+        temporary.sweep()
+        assert not old.exists()
+        assert new.exists()
+        assert alive.policy.temporary.exists()
+        assert place.home.exists()
+    assert not alive.policy.temporary.exists()

@@ -170,3 +170,38 @@ def test_radchats_own_folders_are_not_read(work: Work) -> None:
     assert result["status"] == "error"
     assert not (work.home / "x").exists()
     assert list(work.root.iterdir()) == []
+
+
+HOSTILE = """
+printf x > "$(printf 'bad\\377\\n\\033[2J')"; mkfifo pipe; ln -s . loop
+mkdir no; echo x > no/x; chmod 0 no
+truncate -s 3G big; echo two > two
+python3 -c '
+import os
+for place in (".", os.environ["TMPDIR"]):
+    os.chdir(place)
+    for _ in range(1100): os.mkdir("d"); os.chdir("d")
+    os.chdir("/" if place != "." else os.environ["PWD"])'
+"""
+
+
+def test_what_a_command_leaves_in_the_folder_ends_no_agent(work: Work) -> None:
+    """Names that are no text, pipes, loops, what can't be read, folders 1,100 deep."""
+    looks: Calls = [
+        ("list", {"path": "."}),
+        ("glob", {"pattern": "**"}),
+        ("grep", {"pattern": "two"}),
+        ("read_file", {"path": "pipe"}),
+        ("shell", {"command": "echo \ud800"}),
+        ("write_file", {"path": "new", "content": "\udcff"}),
+    ]
+    try:
+        ended = work.run([shell(HOSTILE), looks, "done"])
+    finally:  # pytest can't
+        subprocess.run(["rm", "-rf", work.root], check=True)
+    assert ended["ended"] == "answer"
+    made, listed, found, grepped, *_ = work.model.results
+    assert made["text"] == "[exit code 0; no output]"
+    assert "bad\ufffd" in listed["text"]
+    assert "bad\ufffd" in found["text"]
+    assert grepped["text"] == "two:1:two"

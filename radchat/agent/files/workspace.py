@@ -163,15 +163,24 @@ def walk(root: Path, *, all_folders: bool = False) -> Iterator[os.DirEntry[str]]
     """All below ``root``, folders before what is in them, in the order of names. Links are entries
     and never followed; ``all_folders``: what is SKIPPED else, too.
     """
-    try:
-        with os.scandir(root) as entries:
-            found = sorted(entries, key=lambda entry: entry.name)
-    except OSError:
-        return
-    for entry in found:
+    open_ = [iter(_entries(str(root)))]  # no recursion: a command can make 2,000 folders deep
+    while open_:
+        entry = next(open_[-1], None)
+        if entry is None:
+            open_.pop()
+            continue
         is_folder = entry.is_dir(follow_symlinks=False)
         if is_folder and entry.name in SKIPPED and not all_folders:
             continue
         yield entry
         if is_folder:
-            yield from walk(Path(entry.path), all_folders=all_folders)
+            open_.append(iter(_entries(entry.path)))
+
+
+def _entries(folder: str) -> list[os.DirEntry[str]]:
+    """None of one that can't be looked into."""
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(entries, key=lambda entry: entry.name)
+    except OSError:
+        return []

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from radchat.agent.sandbox import landlock
+from radchat.agent.sandbox import landlock, temporary
 from radchat.agent.sandbox.policy import WAYS_OUT, Kind, find_bwrap, own_code, private
 from radchat.agent.sandbox.runner import CannotRun, SandboxRunner
 from radchat.agent.sandbox.syscalls import ARCHES
@@ -74,6 +74,7 @@ def open_runner(
         found = find(env, root)
     if found.name is None:
         return None, found
+    temporary.sweep()
     try:
         return SandboxRunner(found.name, root, private(places), env, network=network), found
     except ConfigInvalid as error:

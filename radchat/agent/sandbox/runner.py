@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +19,7 @@ from typing import Any, Self
 from radchat.agent.sandbox import processes
 from radchat.agent.sandbox.bwrap import wrapped
 from radchat.agent.sandbox.policy import Bounds, Kind, Policy, find_bwrap
+from radchat.agent.sandbox.temporary import Temporary
 from radchat.agent.types import Ran
 from radchat.errors import ConfigInvalid, RadchatError
 
@@ -76,9 +76,11 @@ class SandboxRunner:
         most_kept: int = MOST_KEPT,
     ) -> None:
         self.kind = kind
-        temporary = Path(tempfile.mkdtemp(prefix="radchat-agent-")).resolve()
+        self._temporary = Temporary()
         real = tuple(Path(os.path.realpath(path)) for path in hidden)
-        self.policy = Policy(root.resolve(), temporary, real, network, bounds or Bounds())
+        self.policy = Policy(
+            root.resolve(), self._temporary.path, real, network, bounds or Bounds()
+        )
         self._env = self.policy.environ(env)
         self._most_kept = most_kept
         self._bwrap = find_bwrap(env, self.policy.workspace) or "bwrap"
@@ -87,7 +89,7 @@ class SandboxRunner:
             raise ConfigInvalid(problem)
 
     def close(self) -> None:
-        shutil.rmtree(self.policy.temporary, ignore_errors=True)
+        self._temporary.close()
 
     def scratch(self, name: str, data: bytes) -> Path:
         """A file that commands can read, in the temporary folder."""

@@ -17,6 +17,13 @@ def as_text(data: bytes) -> str:
     return data.decode("utf-8", "replace")
 
 
+def sound(text: str) -> str:
+    """What UTF-8 can hold: a file's name may be no text."""
+    if text.isascii():
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
 def is_long(text: str, most: int) -> bool:
     return len(text) > most or len(text.encode()) > most
 
