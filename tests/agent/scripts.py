@@ -31,7 +31,7 @@ def mends(turns: Turns) -> Mapping[str, float]:
         return {call("shell", command="python3 test_calc.py"): 1.0}
     if "written" in text:
         return {call("shell", command="python3 test_calc.py; echo $?"): 1.0}
-    return {"It is mended." if text.startswith("0") else "It is not mended.": 1.0}
+    return {"It is mended.": 1.0}
 
 
 def tries(turns: Turns) -> Mapping[str, float]:

@@ -45,7 +45,7 @@ def steps_of(rows: Sequence[Row]) -> list[StepOfPath]:
         elif row["role"] == "assistant":
             made = row.get("calls") or ()
             waiting = len(made)
-            title = str(row.get("line") or "")
+            title = str(row.get("line") or "").removeprefix("-> ")
             if not made:
                 found.append(StepOfPath(row["id"], str(row["text"]), tuple(calls)))
     return found
