@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from radchat.agent.files.checkpoints import FileCheckpoints
 from radchat.agent.files.rewind import finish
 from radchat.agent.files.workspace import Folder
 from radchat.agent.journal import Journal
 from radchat.agent.loop import Kept
+from radchat.agent.mcp.opening import open_servers
 from radchat.agent.permission.grants import Grants
 from radchat.agent.permission.judge import MODES, Judge
 from radchat.agent.permission.rules import Rule
@@ -19,9 +21,12 @@ from radchat.agent.sandbox.policy import private
 from radchat.agent.sandbox.runner import SandboxRunner
 from radchat.agent.sandbox.temporary import Temporary
 from radchat.agent.tools.outputs import KeptOutputs
-from radchat.agent.types import Context, Limits, Mode, Question
+from radchat.agent.types import Context, Limits, Mode, Question, Tool
 from radchat.errors import UsageError
 from radchat.paths import Places
+
+if TYPE_CHECKING:
+    from radchat.agent.mcp.servers import Servers
 
 Note = Callable[[str], None]
 
@@ -34,6 +39,7 @@ class Asked:
     allowed: Sequence[str] = ()  # rules, for this run
     no_sandbox: bool = False
     is_ephemeral: bool = False
+    mcp_config: Path | None = None
 
 
 def mode_of(text: str | None, *, yolo: bool) -> Mode:
@@ -62,6 +68,7 @@ class Place:
     is_ephemeral: bool = False
     ask_user: Callable[[Question], str | None] | None = None
     limits: Limits = field(default_factory=Limits)
+    servers: Servers | None = None
     _scratch: Temporary | None = None
 
     @classmethod
@@ -99,6 +106,13 @@ class Place:
             is_ephemeral=asked.is_ephemeral,
         )
 
+    def start_servers(
+        self, asked: Asked, places: Places, env: Mapping[str, str]
+    ) -> tuple[Tool, ...]:
+        """Of MCP, with the tools they have. Raises ConfigInvalid."""
+        self.servers = open_servers(places, asked.mcp_config, env, self.note)
+        return self.servers.tools if self.servers is not None else ()
+
     def open_kept(self, session: str) -> Kept:
         """What is kept of a session's agent. Busy, where another has it."""
         folder = self.agent_folder / session
@@ -120,6 +134,8 @@ class Place:
         return Kept(journal, context, checkpoints, journal.close)
 
     def close(self) -> None:
+        if self.servers is not None:
+            self.servers.close()
         if self.runner is not None:
             self.runner.close()
         if self._scratch is not None:

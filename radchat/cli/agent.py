@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -68,6 +69,10 @@ def agent(
     yolo: Annotated[
         bool, typer.Option("-y", "--yolo", help="ask for nothing (bypassPermissions)")
     ] = False,
+    mcp_config: Annotated[
+        Path | None,
+        typer.Option("--mcp-config", metavar="FILE", help="more MCP servers, as in mcp.json"),
+    ] = None,
     no_sandbox: Annotated[
         bool, typer.Option("--no-sandbox", help="commands run with all your rights")
     ] = False,
@@ -110,6 +115,7 @@ def agent(
             allowed=allowed_tools or (),
             no_sandbox=no_sandbox,
             is_ephemeral=generation.ephemeral,
+            mcp_config=mcp_config,
         )
         if max_turns < 1:
             raise InvalidInput(f"--max-turns: want 1 or more (got {max_turns})", field="max_turns")
@@ -170,7 +176,8 @@ def _talked(
         )
         place = Place.open(asked, cli.places, cli.env, cli.note)
         try:
-            tools = choose_tools(names, can_ask=True)
+            more = place.start_servers(asked, cli.places, cli.env)
+            tools = choose_tools(names, more, can_ask=True)
             return AgentChat(cli, start, place, tools, max_turns).run()
         finally:
             place.close()
@@ -197,7 +204,8 @@ def _printed(
     listener: JsonLines | LogLines = lines or LogLines(cli.note, cli.status, cli.quiet)
     place = Place.open(asked, cli.places, cli.env, cli.note)
     try:
-        tools = choose_tools(names, can_ask=False)
+        more = place.start_servers(asked, cli.places, cli.env)
+        tools = choose_tools(names, more, can_ask=False)
         if args.get("new_session"):
             args.setdefault("system", SYSTEM)
         steps = DaemonSteps(cli.client, {**cli.here(), **args}, list(tools.values()))

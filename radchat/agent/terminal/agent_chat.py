@@ -40,7 +40,7 @@ class AgentChat(Chat):
     ) -> None:
         self.place = place
         self.tools = dict(tools)
-        self.servers: Any = None  # of MCP
+        self.servers = place.servers
         self._max_turns = max_turns
         self._kept_of: str | None = None  # the session whose journal is open
         self._agent: Agent | None = None

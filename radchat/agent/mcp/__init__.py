@@ -1,0 +1,1 @@
+"""Tools of other programs: MCP servers, spoken to over their stdin and stdout (extra ``mcp``)."""
