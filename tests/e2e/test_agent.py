@@ -20,6 +20,12 @@ TEST = 'from calc import add\nassert add(2, 2) == 4, "AssertionError"\n'
 SANDBOX = () if KINDS else ("--no-sandbox",)
 
 
+def after(screen: Terminal, mark: str, what: str) -> bool:
+    """Is it drawn behind the last of these marks?"""
+    _, found, rest = screen.text.rpartition(mark)
+    return bool(found) and what in rest
+
+
 class Project:
     """A home with a scripted model, and a folder with a test that fails."""
 
@@ -75,12 +81,12 @@ def test_a_failing_test_is_mended_and_the_mending_taken_back(project: Project) -
         screen.wait_for("[Esc] stop")
         assert "| python3 test_calc.py" in screen.everything
         screen.type("s")
-        screen.wait_for(lambda t: "[Esc] stop" in t.text.rpartition("+    return a + b")[2])
+        screen.wait_for(lambda t: after(t, "+    return a + b", "[Esc] stop"))
         assert "-    return a - b" in screen.everything
         assert project.calc == CALC, "nothing is written before it is allowed"
         screen.type("y")
         screen.wait_for("It is mended.")
-        screen.wait_for(lambda t: "cached" in t.text.rpartition("It is mended.")[2])
+        screen.wait_for(lambda t: after(t, "It is mended.", "cached"))
         assert project.calc == CALC.replace("a - b", "a + b")
         assert histories.problems(project.path()) == []
         shares = [line for line in screen.everything.splitlines() if line.startswith("step ")]
@@ -95,7 +101,7 @@ def test_a_failing_test_is_mended_and_the_mending_taken_back(project: Project) -
         assert project.path()[-1].role == "tool"
 
         screen.type("never mind\r")
-        screen.wait_for(lambda t: "[Esc] stop" in t.text.rpartition("never mind")[2])
+        screen.wait_for(lambda t: after(t, "never mind", "[Esc] stop"))
         screen.type("\x1b")
         screen.wait_for("not allowed")
         screen.type("/bye\r")
