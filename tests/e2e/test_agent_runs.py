@@ -18,6 +18,7 @@ import pytest
 
 from tests.agent.sandboxes import KINDS, running
 from tests.agent.scripted_steps import Calls, ScriptedModel, shell
+from tests.chat.conftest import full_script
 from tests.chat.fake_server import FakeDaemon
 from tests.e2e.harness import Terminal, clean_env, radchat
 from tests.waiting import wait_until
@@ -138,6 +139,30 @@ def test_a_kill_leaves_nothing_running_and_what_ran_is_told(
     (result,) = model.results
     assert result["status"] == "interrupted"
     assert (work.root / "begun").read_text() == "x\n", "it is not run again"
+
+
+def test_ctrl_c_at_a_terminal_ends_the_tool_and_leads_back_to_the_prompt(work: Work) -> None:
+    """The tools ignore it, the agent does not; the model reads that it was interrupted."""
+    number = unique()
+    work.daemon.script = full_script()
+    hangs = shell(f"trap '' INT TERM; echo begun; setsid sleep {number} & sleep {number}")
+    work.model = ScriptedModel(work.daemon, [hangs, "went on"])
+    words = radchat("--daemon", str(work.daemon.path), "agent", "-y", *SANDBOX)
+    with Terminal(words, work.env, cwd=work.root) as terminal:
+        terminal.wait_for("tiny · main@")
+        terminal.type("do it\r")
+        terminal.wait_for(lambda _: len(running(number)) >= 2)
+        terminal.type("\x03")
+        terminal.wait_for("interrupted: what came so far is kept")
+        terminal.wait_for("tiny · main@0001")
+        assert not running(number)
+        terminal.type("go on\r")
+        terminal.wait_for("tiny · main@0002")
+        assert "went on" in terminal.text
+        terminal.type("/bye\r")
+        assert terminal.wait_end() == 0
+    (result,) = work.model.results
+    assert result["status"] == "interrupted"
 
 
 def test_the_terminal_is_as_it_was(work: Work) -> None:
