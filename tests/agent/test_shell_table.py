@@ -181,6 +181,35 @@ def test_a_line_is_judged_by_its_strongest_part(line: str, wanted: Decision, roo
     assert decision(root, line) == wanted
 
 
+DENIED_STILL = (
+    "/usr/bin/curl x", "sudo curl x", "sudo -u me curl x", "exec curl x", "echo x | xargs curl",
+    "xargs -n 1 -P 4 curl < urls", "eval 'curl x'", "eval curl x", "trap 'curl x' EXIT",
+    "bash -x -c 'ls; curl x'", "find . -exec curl {} +", "find . -name a -execdir curl {} ';'",
+    "env -i X=1 curl x", "setsid curl x", "sudo env bash -c 'timeout 5 curl x'",
+    "watch -n 1 curl x",
+    "coproc curl x", "ls; nice -n 5 /bin/git push",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("line", DENIED_STILL)
+def test_what_is_denied_is_denied_in_any_dress(line: str, root: Path) -> None:
+    """In every mode; and none of these dresses makes an allowed command of another."""
+    assert decision(root, line) == "deny"
+    assert decision(root, line, "bypassPermissions") == "deny"
+    assert decision(root, line.replace("curl", "rm").replace("push", "gc")) == "ask"
+
+
+def test_of_what_runs_others_only_the_very_command_is_offered(root: Path) -> None:
+    for line in ("sudo rm x", "eval 'rm x'", "trap 'rm x' EXIT", "xargs rm", "find . -delete"):
+        preview = Preview("shell", line, "command", command=line)
+        gate = judge(root)
+        rules = gate.judge(Call("c", "shell", {}), Shell(), preview).rules
+        assert f"shell({line})" in rules
+        gate.remember(rules, "session")
+        assert gate.judge(Call("c", "shell", {}), Shell(), preview).decision == "allow", line
+        assert not any(rule.startswith(f"shell({line.split()[0]}:") for rule in rules)
+
+
 JOINERS = ("; ", " && ", " || ", " | ", " & ", "\n", " |& ")
 GOOD = ("ls", "git commit -m x", "echo 'a; b'", "cd src")
 BAD = ("rm x", "touch y", "./run", "curl-ish x")

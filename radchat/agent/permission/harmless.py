@@ -9,60 +9,13 @@ from __future__ import annotations
 from radchat.agent.permission.shell import Part
 
 # names that take any argument
-ANY = frozenset(
-    [
-        "ls",
-        "cat",
-        "head",
-        "tail",
-        "wc",
-        "pwd",
-        "echo",
-        "true",
-        "false",
-        "basename",
-        "dirname",
-        "realpath",
-        "readlink",
-        "stat",
-        "cut",
-        "tr",
-        "nl",
-        "rev",
-        "tac",
-        "comm",
-        "diff",
-        "cmp",
-        "sha256sum",
-        "sha1sum",
-        "md5sum",
-        "cksum",
-        "du",
-        "df",
-        "id",
-        "whoami",
-        "uname",
-        "seq",
-        "sleep",
-        "column",
-        "expand",
-        "unexpand",
-        "fold",
-        "paste",
-        "join",
-        "od",
-        "strings",
-        "grep",
-        "egrep",
-        "fgrep",
-        "which",
-        "type",
-        "cd",
-        ":",
-        "hexdump",
-        "tsort",
-    ]
-)
+ANY = frozenset((
+    "ls", "cat", "head", "tail", "wc", "pwd", "echo", "true", "false", "basename", "dirname",
+    "realpath", "readlink", "stat", "cut", "tr", "nl", "rev", "tac", "comm", "diff", "cmp",
+    "sha256sum", "sha1sum", "md5sum", "cksum", "du", "df", "id", "whoami", "uname", "seq",
+    "sleep", "column", "expand", "unexpand", "fold", "paste", "join", "od", "strings", "grep",
+    "egrep", "fgrep", "which", "type", "cd", ":", "hexdump", "tsort",
+))  # fmt: skip
 # names, and what of their options writes or runs something
 BUT: dict[str, tuple[str, ...]] = {
     "sort": (
@@ -81,27 +34,11 @@ BUT: dict[str, tuple[str, ...]] = {
     "printf": ("-v",),
 }
 GIT_BUT = ("--output", "--ext-diff", "--textconv", "--open-files-in-pager", "--no-index")
-GIT = frozenset(
-    [
-        "status",
-        "log",
-        "diff",
-        "show",
-        "rev-parse",
-        "ls-files",
-        "ls-tree",
-        "blame",
-        "shortlog",
-        "describe",
-        "cat-file",
-        "rev-list",
-        "merge-base",
-        "name-rev",
-        "grep",
-        "whatchanged",
-        "count-objects",
-    ]
-)
+GIT = frozenset((
+    "status", "log", "diff", "show", "rev-parse", "ls-files", "ls-tree", "blame", "shortlog",
+    "describe", "cat-file", "rev-list", "merge-base", "name-rev", "grep", "whatchanged",
+    "count-objects",
+))  # fmt: skip
 GIT_LISTS: dict[str, frozenset[str]] = {  # of these, only with nothing or with these
     "branch": frozenset(("-a", "-r", "-v", "-vv", "--list", "--all", "--show-current")),
     "tag": frozenset(("-l", "--list", "-n")),

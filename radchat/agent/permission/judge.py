@@ -7,6 +7,7 @@ before allow. What is denied by a rule is denied in every mode.
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,8 @@ from pathlib import Path
 from radchat.agent.permission.grants import Granted, Grants
 from radchat.agent.permission.harmless import WORDS, is_harmless
 from radchat.agent.permission.rules import MORE, Rule
-from radchat.agent.permission.shell import Part, Word, parts_of
+from radchat.agent.permission.running import RUNNERS, Word
+from radchat.agent.permission.shell import Part, parts_of
 from radchat.agent.types import (
     Call,
     Decision,
@@ -31,40 +33,11 @@ MODES: tuple[Mode, ...] = ("default", "acceptEdits", "plan", "dontAsk", "bypassP
 STRENGTH: dict[Decision, int] = {"allow": 0, "ask": 1, "deny": 2}
 PLAN = "plan mode: nothing is changed and nothing is run; say what you would do"
 # programs whose first argument says what they do: a rule is made of both
-WITH_COMMANDS = frozenset(
-    [
-        "git",
-        "npm",
-        "pnpm",
-        "yarn",
-        "cargo",
-        "go",
-        "pip",
-        "uv",
-        "poetry",
-        "make",
-        "docker",
-        "kubectl",
-        "gh",
-        "dotnet",
-        "mvn",
-        "gradle",
-        "python",
-        "python3",
-        "node",
-        "npx",
-        "deno",
-        "bun",
-        "rustup",
-        "brew",
-        "apt",
-        "systemctl",
-        "tox",
-        "nox",
-        "hatch",
-        "just",
-    ]
-)
+WITH_COMMANDS = frozenset((
+    "git", "npm", "pnpm", "yarn", "cargo", "go", "pip", "uv", "poetry", "make", "docker",
+    "kubectl", "gh", "dotnet", "mvn", "gradle", "python", "python3", "node", "npx", "deno",
+    "bun", "rustup", "brew", "apt", "systemctl", "tox", "nox", "hatch", "just",
+))  # fmt: skip
 GIT_RUNS = ("hooks", "config")  # of .git: what git runs for the user later
 FREE_DEVICES = ("/dev/null", "/dev/stdout", "/dev/stderr")
 
@@ -186,7 +159,7 @@ class Judge:
         parts = parts_of(line)
         for each in shell:
             if each.decision == "deny" and (
-                each.rule.fits_line(line) or any(_fits(each.rule, part) for part in parts)
+                each.rule.fits_line(line) or any(_denies(each.rule, part) for part in parts)
             ):
                 return Verdict("deny", f"the rule {each.rule} denies it")
         if any(each.decision == "allow" and each.rule.fits_line(line) for each in shell):
@@ -267,8 +240,22 @@ def _fits(rule: Rule, part: Part) -> bool:
     return part.is_static and rule.fits_words(part.static_words)
 
 
-def _rule_for(part: Part) -> str:
+def _denies(rule: Rule, part: Part) -> bool:
+    """Also where the command is named by its path."""
+    if _fits(rule, part):
+        return True
     words = part.static_words
+    base = words[0].rpartition("/")[2] if words and part.kind == "command" else ""
+    return bool(base) and rule.spec is not None and rule.fits_words((base, *words[1:]))
+
+
+def _rule_for(part: Part) -> str:
+    """What is offered: the words that say what it does, and any after them; of a command that runs
+    others, this one alone.
+    """
+    words = part.static_words
+    if words[0].rpartition("/")[2] in RUNNERS and part.is_static:
+        return f"shell({shlex.join(words)})"
     if part.is_static and len(words) == 1:
         return f"shell({words[0]})"
     num = 2 if words[0] in WITH_COMMANDS and len(words) > 1 and not words[1].startswith("-") else 1

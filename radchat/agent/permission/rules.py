@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,5 +85,10 @@ class Rule:
 
 
 def _words_of(spec: str) -> tuple[tuple[str, ...], bool]:
+    """As a shell splits them: a word with spaces in it is quoted."""
     more = spec.endswith(MORE)
-    return tuple(spec.removesuffix(MORE).split()), more
+    text = spec.removesuffix(MORE)
+    try:
+        return tuple(shlex.split(text)), more
+    except ValueError:  # an apostrophe
+        return tuple(text.split()), more

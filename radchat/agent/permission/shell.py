@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Literal
 
+from radchat.agent.permission.running import Word, is_harmless_variable, runs
+
 if TYPE_CHECKING:
     from tree_sitter import Node, Parser
 
@@ -22,16 +24,6 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]|\\\n")
 _GLOB = frozenset("*?[")
 
 PartKind = Literal["command", "write", "read", "unknown"]
-
-
-@dataclass(frozen=True, slots=True)
-class Word:
-    text: str  # of one that is not known, as much of its beginning as is
-    is_static: bool = True
-
-    @property
-    def known(self) -> str | None:
-        return self.text if self.is_static else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,50 +81,17 @@ def _parser() -> Parser:
 # -- nodes -----------------------------------------------------------------------------------------
 
 # what is only around others
-_AROUND = frozenset(
-    [
-        "program",
-        "list",
-        "pipeline",
-        "subshell",
-        "if_statement",
-        "elif_clause",
-        "else_clause",
-        "while_statement",
-        "for_statement",
-        "do_group",
-        "case_statement",
-        "case_item",
-        "negated_command",
-        "redirected_statement",
-        "command_substitution",
-        "process_substitution",
-        "string",
-        "concatenation",
-        "heredoc_redirect",
-        "heredoc_body",
-        "command_name",
-    ]
-)
-_LEAVES = frozenset(
-    [
-        "word",
-        "number",
-        "raw_string",
-        "ansi_c_string",
-        "string_content",
-        "comment",
-        "variable_name",
-        "file_descriptor",
-        "heredoc_start",
-        "heredoc_end",
-        "heredoc_content",
-        "simple_expansion",
-        "extglob_pattern",
-        "regex",
-        "special_variable_name",
-    ]
-)
+_AROUND = frozenset((
+    "program", "list", "pipeline", "subshell", "if_statement", "elif_clause", "else_clause",
+    "while_statement", "for_statement", "do_group", "case_statement", "case_item",
+    "negated_command", "redirected_statement", "command_substitution", "process_substitution",
+    "string", "concatenation", "heredoc_redirect", "heredoc_body", "command_name",
+))  # fmt: skip
+_LEAVES = frozenset((
+    "word", "number", "raw_string", "ansi_c_string", "string_content", "comment",
+    "variable_name", "file_descriptor", "heredoc_start", "heredoc_end", "heredoc_content",
+    "simple_expansion", "extglob_pattern", "regex", "special_variable_name",
+))  # fmt: skip
 _READS = ("<", "<<<")
 _WRITES = (">", ">>", "&>", "&>>", ">|", "<>")
 _DUPLICATES = (">&", "<&")
@@ -196,18 +155,10 @@ def _expansion(node: Node, depth: int) -> Iterator[Part]:
 
 def _assignment(node: Node, depth: int) -> Iterator[Part]:
     name = _text(node.named_children[0]) if node.named_children else ""
-    if not _is_harmless(name):
+    if not is_harmless_variable(name):
         yield Part("unknown", f"sets {name}: {_text(node)}")
     for child in node.named_children[1:]:
         yield from _walk(child, depth)
-
-
-# variables that programs read as data only; all others may change what runs
-_HARMLESS = re.compile(r"LANG|LC_[A-Z]+|TZ|CI|NO_COLOR|FORCE_COLOR|COLUMNS|LINES|PYTHONHASHSEED")
-
-
-def _is_harmless(name: str) -> bool:
-    return _HARMLESS.fullmatch(name) is not None
 
 
 def _test(node: Node, depth: int) -> Iterator[Part]:
@@ -266,6 +217,16 @@ def of_words(words: tuple[Word, ...], text: str, depth: int) -> Iterator[Part]:
     yield from _wrapped(words, text, depth)
 
 
+def _wrapped(words: tuple[Word, ...], text: str, depth: int) -> Iterator[Part]:
+    ran = runs(words)
+    if not ran.is_through:
+        yield Part("command", text, words)
+    if ran.words is not None:
+        yield from of_words(ran.words, text, depth + 1)
+    if ran.line is not None:
+        yield from parts_of(ran.line, depth + 1)
+
+
 # -- words -----------------------------------------------------------------------------------------
 
 
@@ -308,67 +269,3 @@ def _bare(text: str) -> Word:
     if at is None and "{" not in text:
         return Word(plain)
     return Word(text[:at] if at is not None else text.partition("{")[0], is_static=False)
-
-
-# -- commands that run others ----------------------------------------------------------------------
-
-# words that change nothing of what follows them; and their options that take a value
-_THROUGH: dict[str, tuple[str, ...]] = {
-    "nice": ("-n",),
-    "nohup": (),
-    "time": (),
-    "command": (),
-    "builtin": (),
-    "timeout": ("-s", "-k", "--signal", "--kill-after"),
-    "stdbuf": ("-i", "-o", "-e"),
-    "env": (),
-}
-_SHELLS = frozenset(("bash", "sh", "dash", "zsh", "ksh"))
-
-
-def _wrapped(words: tuple[Word, ...], text: str, depth: int) -> Iterator[Part]:
-    name = words[0].text.rpartition("/")[2] if "/" not in words[0].text else words[0].text
-    if name in _THROUGH:
-        inner = _inner(name, words[1:])
-        if inner is not None:
-            yield from of_words(inner, text, depth + 1)
-            return
-        yield Part("command", text, words)
-        return
-    if name in _SHELLS:
-        script = _script(words[1:])
-        if script is not None:
-            yield from parts_of(script, depth + 1)
-            return
-    yield Part("command", text, words)
-
-
-def _inner(name: str, rest: tuple[Word, ...]) -> tuple[Word, ...] | None:
-    """The command that a word before it runs; None: there is none, or it is not plain which."""
-    at, with_value = 0, _THROUGH[name]
-    while at < len(rest):
-        word = rest[at].known
-        if word is None:
-            return None
-        if word in with_value:
-            at += 2
-        elif word.startswith("-"):
-            if name not in ("timeout", "nice", "stdbuf", "time"):
-                return None  # env -S, command -v and the like
-            at += 1
-        elif name == "env" and "=" in word:
-            if not _is_harmless(word.partition("=")[0]):
-                return None
-            at += 1
-        else:
-            break
-    if name == "timeout":
-        at += 1  # how long
-    return rest[at:] or None
-
-
-def _script(rest: tuple[Word, ...]) -> str | None:
-    """The line of ``bash -c LINE``, alone."""
-    if len(rest) == 2 and rest[0].known in ("-c", "-ec", "-lc", "-euc", "-xc"):
-        return rest[1].known
-    return None
