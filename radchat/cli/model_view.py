@@ -64,6 +64,8 @@ def template_lines(entry: ModelEntry) -> list[str]:
     if "problem" in facts:
         return [str(facts["problem"])]
     lines = [f"system prompt {facts['roles'].get('system', 'dropped')}, tools {facts['tools']}"]
+    if form := facts.get("tool_form"):
+        lines.append(f"calls of tools: {_tool_form(form)}")
     if facts["think_switch"]:
         lines.append(f"thinking switched by {facts['think_switch']} (--think)")
     if facts["drops"]:
@@ -74,6 +76,14 @@ def template_lines(entry: ModelEntry) -> list[str]:
     if facts["stops"]:
         lines.append(f"an answer ends with {', '.join(facts['stops'])}")
     return lines
+
+
+def _tool_form(form: dict[str, Any]) -> str:
+    """How they are written, in a line."""
+    is_own = form.get("source") == "template"
+    how = "as its template writes them" if is_own else "in a block of ours (its template has none)"
+    begin = " ".join(str(form.get("open", "")).split() + str(form.get("begin", "")).split())
+    return f"{how}, {begin}...; {'one' if form.get('is_single') else 'several'} an answer"
 
 
 def source_now(entry: ModelEntry) -> str | None:

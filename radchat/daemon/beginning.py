@@ -29,6 +29,9 @@ def begin(store: Store, ask: Generate, asked: Sequence[Asked]) -> list[Begun]:
         begun: list[Begun] = []
         for each, own in zip(asked, names, strict=True):
             begun.append(_begin_one(store, each, own, (asked[0], begun[0]) if begun else None))
+        session = asked[0].prepared.plan.place.session
+        if ask.tools and session.settings.get("tools") != list(ask.tools):
+            store.set_settings(session.id, {**session.settings, "tools": list(ask.tools)})
         made = [
             (answer.placed.branch, followed(*each))
             for each in zip(asked, begun, strict=True)

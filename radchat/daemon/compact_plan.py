@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from radchat.daemon import options, views
@@ -17,6 +16,7 @@ from radchat.daemon.arguments import ChatHead
 from radchat.daemon.filling import next_prompt
 from radchat.daemon.finding import Place
 from radchat.daemon.past import Past, turn
+from radchat.daemon.tools import settings_of
 from radchat.engine.conversation import Settings, Turn
 from radchat.engine.request import Ids
 from radchat.errors import ContextOverflow, InvalidInput, context_overflow
@@ -159,7 +159,7 @@ def _settings(place: Place, ask: Compact, loaded: Loaded) -> Settings:
     facts = loaded.template.facts
     if facts.switches.get(facts.think_switch) == "opening":
         switches = {**switches, facts.think_switch: False}
-    return Settings(clock=datetime.fromisoformat(place.session.clock), switches=switches)
+    return settings_of(place.session, loaded.template, switches)
 
 
 def _room(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any
 
 from radchat.daemon import options as opts
@@ -15,7 +14,7 @@ from radchat.daemon.finding import Place
 from radchat.daemon.forecast import path_to
 from radchat.daemon.loaded import Loaded
 from radchat.daemon.past import Past
-from radchat.engine.conversation import Settings
+from radchat.daemon.tools import settings_of
 from radchat.engine.request import Ids
 from radchat.protocol import Where
 from radchat_sessions.messages import Message
@@ -90,7 +89,7 @@ def _exact(
     given: Options,
 ) -> tuple[dict[str, Any], Ids]:
     switches, about = opts.switches(loaded, think)
-    settings = Settings(clock=datetime.fromisoformat(place.session.clock), switches=switches)
+    settings = settings_of(place.session, loaded.template, switches)
     known = Past(store, path).turns(loaded.tokenizer.hash)
     ids = next_prompt(loaded.template, known, settings, text).ids
     open_mark = loaded.template.facts.form.open_mark

@@ -13,6 +13,7 @@ from radchat.daemon import telling
 from radchat.daemon.arguments import FileText
 from radchat.daemon.past import Past, turn
 from radchat.daemon.reuse import about, about_s
+from radchat.daemon.tools import settings_of
 from radchat.daemon.turns import file_parts
 from radchat.engine.conversation import Settings, Turn
 from radchat.engine.cuts import common_ids
@@ -119,9 +120,9 @@ def filled(
 def after_path(loaded: Loaded, wanted: Wanted) -> Ids:
     """The ids that the next turn after a path begins with, whatever its words. On the desk."""
     store = wanted.store
-    path, clock = store.path(wanted.message), store.session(wanted.session).clock
+    path, session = store.path(wanted.message), store.session(wanted.session)
     known = Past(store, path).turns(loaded.tokenizer.hash)
-    settings = Settings(clock=datetime.fromisoformat(clock))
+    settings = settings_of(session, loaded.template)
     if path[-1].role != "assistant":  # nobody has answered it: that is next
         return loaded.template.prompt(known, [], settings, limit=loaded.context_length).ids
     return _before_words(loaded, known, (), settings)

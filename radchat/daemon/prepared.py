@@ -8,13 +8,13 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from radchat.daemon.fullness import EMPTY, Filled, filled_by
 from radchat.daemon.past import Past, turn
+from radchat.daemon.tools import settings_of
 from radchat.daemon.turns import Plan
-from radchat.engine.conversation import Prompt, PromptRecord, Settings
+from radchat.engine.conversation import Prompt, PromptRecord
 from radchat.engine.request import Ids
 from radchat.errors import InvalidInput
 from radchat_sessions.messages import Message, NewPrompt
@@ -57,12 +57,7 @@ def prepare(
         return _prepare_continue(store, plan, plan.cut, loaded, limit)
     past = past or Past(store, store.path(plan.parent))
     fresh = [turn(message.role, message.parts) for message in plan.new]
-    settings = Settings(
-        clock=datetime.fromisoformat(plan.place.session.clock),
-        tools=tuple(tools),
-        switches=switches,
-        tools_in=loaded.template.tool_form.source,
-    )
+    settings = settings_of(plan.place.session, loaded.template, switches, tools)
     try:
         known = past.turns(loaded.tokenizer.hash)
         how = loaded.template.prompt(known, fresh, settings, limit=limit)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from radchat.daemon.base import at_least, session_json
@@ -127,6 +129,9 @@ class SessionMethods(Kept):
             await self._unkeep(session.id)  # of a turn that has ended meanwhile
             for snapshot, mine in zip(snapshots, held, strict=True):
                 await self._forget(snapshot, mine, set(what.messages))
+            # what an agent of it has kept: its journal, whole results, files as they were
+            kept = partial(shutil.rmtree, self._places.data / "agent" / session.id, True)
+            await self._desk.run(kept)
             removed.append(
                 {
                     "id": session.id,

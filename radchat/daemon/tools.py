@@ -10,12 +10,16 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypedDict
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
-from radchat.engine.conversation import ToolCall
+from radchat.engine.conversation import Settings, ToolCall
 from radchat.errors import InvalidInput
 from radchat_sessions.content import Part, text_part
-from radchat_sessions.messages import Message, NewMessage
+from radchat_sessions.messages import Message, NewMessage, Session
+
+if TYPE_CHECKING:
+    from radchat.engine.template import Template
 
 Status = Literal["ok", "error", "denied", "interrupted", "timeout"]
 MAX_TOOLS = 128
@@ -56,6 +60,23 @@ def check_tools(tools: Sequence[Tool]) -> None:
         if name in names:
             raise InvalidInput(f"tools[{index}].name: {name!r} is there twice", field="tools")
         names.add(name)
+
+
+def settings_of(
+    session: Session,
+    template: Template,
+    switches: Mapping[str, Any] | None = None,
+    tools: Sequence[Mapping[str, Any]] = (),
+) -> Settings:
+    """How a session's conversation is shown to its model. Without ``tools``, with those that it
+    was last asked with: who only looks, or chats on, sees what the model has seen.
+    """
+    return Settings(
+        clock=datetime.fromisoformat(session.clock),
+        tools=tuple(tools or session.settings.get("tools") or ()),
+        switches=switches or {},
+        tools_in=template.tool_form.source,
+    )
 
 
 # -- parts -----------------------------------------------------------------------------------------

@@ -145,6 +145,13 @@ class Store(Exchange):
             )
         return self.session(session_id)
 
+    def set_settings(self, session_id: str, settings: Mapping[str, Json]) -> None:
+        """All of them."""
+        self.session(session_id)
+        with self._db.write():
+            told = dumps(clean(settings))
+            self._db.do("UPDATE sessions SET settings = ? WHERE id = ?", told, session_id)
+
     def use(
         self,
         session_id: str,

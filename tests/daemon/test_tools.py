@@ -163,8 +163,15 @@ def test_open_calls_get_results_whoever_goes_on(tmp_path: Path) -> None:
                 "interrupted",
             ]
             await home.say("go", tools=TOOLS, options=ROOM)
-            await home.say("a chat without tools goes on")
+            before = of(await home.say("hello", tools=TOOLS, options=ROOM))
+            seen = before["usage"]["input_tokens"] + before["usage"]["output_tokens"]
+            after = of(await home.say("a chat without tools goes on"))
+            assert "calls" not in after
+            tail = after["usage"]["input_tokens"] - seen
+            assert after["cache"]["computed"] <= tail + 2, "it sees what the model has seen"
             assert histories.problems(await path(home)) == []
+            context = await home.service.context(WHERE)
+            assert context["parts"]["tools"] > 0
 
     run(main())
 
@@ -213,6 +220,21 @@ def test_what_can_not_be_is_refused_by_name(
             with pytest.raises(error, match=says):
                 await home.say(**asked)
             assert of(await home.say("go", **BEGUN))["calls"]
+
+    run(main())
+
+
+def test_what_an_agent_kept_of_a_session_goes_with_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path, Machine(script=shell)) as home:
+            session = (await home.say("go", **BEGUN))["session"]
+            kept = home.places.data / "agent" / session / "files"
+            kept.mkdir(parents=True)
+            (kept / "a").write_text("a secret")
+            other = home.places.data / "agent" / "other"
+            other.mkdir()
+            await home.service.sessions_rm(WHERE, [session])
+            assert [path.name for path in other.parent.iterdir()] == ["other"]
 
     run(main())
 
