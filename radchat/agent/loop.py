@@ -31,6 +31,7 @@ from radchat.agent.types import (
     Step,
     Steps,
     Tool,
+    ToolInterrupted,
     Verdict,
 )
 
@@ -263,9 +264,13 @@ class Agent:
         kept.context.progress = lambda line: self.listener.on_progress(call, line)
         try:
             outcome = self._outcome(call, tool, preview, kept.context)
-        except KeyboardInterrupt:
-            text = "interrupted by the user: how far it came is not known"
-            self._finish(call, Outcome(text, "interrupted"), tool, message, kept)
+        except KeyboardInterrupt as stop:
+            outcome = Outcome(
+                "interrupted by the user: how far it came is not known", "interrupted"
+            )
+            if isinstance(stop, ToolInterrupted):
+                outcome = stop.outcome
+            self._finish(call, outcome, tool, message, kept)
             raise
         return self._finish(call, outcome, tool, message, kept)
 

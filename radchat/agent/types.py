@@ -171,6 +171,22 @@ class Ran:
     left_behind: int = 0  # processes that outlived it, and were ended
 
 
+class RunInterrupted(KeyboardInterrupt):
+    """Ctrl+C while a process ran: it has ended, and this is what came of it."""
+
+    def __init__(self, ran: Ran) -> None:
+        super().__init__()
+        self.ran = ran
+
+
+class ToolInterrupted(KeyboardInterrupt):
+    """Ctrl+C while a tool ran that can tell how far it came."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__()
+        self.outcome = outcome
+
+
 class Runner(Protocol):
     """Runs processes for tools, in a sandbox."""
 

@@ -104,7 +104,7 @@ def test_commands_that_hang_hide_and_kill_end_as_results(work: Work) -> None:
 
 def test_ctrl_c_ends_the_tool_and_its_result_says_so(work: Work) -> None:
     number = unique()
-    with work.start([shell(f"setsid sleep {number} & sleep {number}")]) as command:
+    with work.start([shell(f"echo partial; setsid sleep {number} & sleep {number}")]) as command:
         wait_until(lambda: len(running(number)) >= 2)
         command.send_signal(signal.SIGINT)
         out, err = command.communicate(timeout=60)
@@ -113,6 +113,7 @@ def test_ctrl_c_ends_the_tool_and_its_result_says_so(work: Work) -> None:
     assert json.loads(out)["ended"] == "interrupted"
     ended = work.journal()[-1]
     assert (ended["state"], ended["result"]["status"]) == ("ended", "interrupted")
+    assert ended["result"]["text"] == "[interrupted by the user]\npartial\n"
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])

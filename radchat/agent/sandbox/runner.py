@@ -20,7 +20,7 @@ from radchat.agent.sandbox import processes
 from radchat.agent.sandbox.bwrap import wrapped
 from radchat.agent.sandbox.policy import Bounds, Kind, Policy, find_bwrap
 from radchat.agent.sandbox.temporary import Temporary
-from radchat.agent.types import Ran
+from radchat.agent.types import Ran, RunInterrupted
 from radchat.errors import ConfigInvalid, RadchatError
 
 ENTER = Path(__file__).with_name("enter.py")
@@ -115,7 +115,9 @@ class SandboxRunner:
         cancel: threading.Event,
         on_output: Callable[[bytes], None] | None = None,
     ) -> Ran:
-        """CannotRun where it does not begin. However it ends, nothing of it is left running."""
+        """Raises CannotRun where it does not begin, RunInterrupted at Ctrl+C. However it ends,
+        nothing of it is left running.
+        """
         if self.kind == "bwrap":
             words = wrapped(self._bwrap, self.policy, argv, cwd)
             cwd = Path("/")
@@ -125,12 +127,20 @@ class SandboxRunner:
         order["env"] = self._env
         began = time.monotonic()
         output = Output(self._most_kept)
+        was_interrupted = False
         with _Supervised(order) as supervised:
-            told = supervised.follow(timeout_s + LATE_S, cancel, output, on_output)
+            try:
+                told = supervised.follow(timeout_s + LATE_S, cancel, output, on_output)
+            except KeyboardInterrupt:
+                was_interrupted = True
+                supervised.end()
+                told = supervised.hear(time.monotonic() + LATE_S, cancel, output, None)
+        if "error" in told and was_interrupted:
+            raise KeyboardInterrupt
         if "error" in told:
             raise CannotRun(f"it could not be started: {told['error']}")
         head, tail, left_out = output.parts()
-        return Ran(
+        ran = Ran(
             code=told["code"],
             signal=told["signal"],
             head=head,
@@ -142,6 +152,9 @@ class SandboxRunner:
             too_many=told["ended"] == "processes",
             left_behind=told["left"],
         )
+        if was_interrupted:
+            raise RunInterrupted(ran)
+        return ran
 
 
 class _Supervised:
@@ -167,18 +180,19 @@ class _Supervised:
             raise CannotRun(f"it could not be started: {error}") from error
         finally:
             self._close(read_order, write_output, write_report)
+        self._said = b""  # its report, as far as it has come
         self._words = json.dumps({**order, "report": write_report}).encode() + b"\n"
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._end()
+        self.end()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(LATE_S)
         self._close(self._output, self._report)
 
-    def _end(self) -> None:
+    def end(self) -> None:
         """The end of the order's pipe ends the command, if it still runs."""
         if self._order >= 0:
             self._close(self._order)
@@ -195,14 +209,22 @@ class _Supervised:
         output: Output,
         on_output: Callable[[bytes], None] | None,
     ) -> dict[str, Any]:
+        """Until it has ended, from its beginning."""
+        with contextlib.suppress(BrokenPipeError):  # its report, or the lack of one, tells
+            self._write(self._words)
+        return self.hear(time.monotonic() + patience_s, cancel, output, on_output)
+
+    def hear(
+        self,
+        until: float,
+        cancel: threading.Event,
+        output: Output,
+        on_output: Callable[[bytes], None] | None,
+    ) -> dict[str, Any]:
         """Until the supervisor has ended, and with it all that the command started.
 
         Never until the output has: who holds that pipe may be gone, or be stuck.
         """
-        until = time.monotonic() + patience_s
-        report = b""
-        with contextlib.suppress(BrokenPipeError):  # its report, or the lack of one, tells
-            self._write(self._words)
         with selectors.DefaultSelector() as selector:
             selector.register(self._output, selectors.EVENT_READ)
             selector.register(self._report, selectors.EVENT_READ)
@@ -210,10 +232,10 @@ class _Supervised:
                 for descriptor in [key.fd for key, _ in selector.select(TICK_S)]:
                     data = os.read(descriptor, 65536)
                     if descriptor == self._report and data:
-                        report += data
+                        self._said += data
                     elif descriptor == self._report:
                         self._drain(output)
-                        return self._told(report)
+                        return self._told()
                     elif data:
                         output.add(data)
                         if on_output:
@@ -221,7 +243,7 @@ class _Supervised:
                     else:
                         selector.unregister(self._output)
                 if cancel.is_set():
-                    self._end()
+                    self.end()
                 if time.monotonic() > until:
                     self._process.kill()
 
@@ -235,9 +257,9 @@ class _Supervised:
             while data := os.read(self._output, 65536):
                 output.add(data)
 
-    def _told(self, report: bytes) -> dict[str, Any]:
+    def _told(self) -> dict[str, Any]:
         """What the supervisor said last; where it was ended itself, what it can't do is done."""
-        lines = [json.loads(line) for line in report.splitlines() if line.endswith(b"}")]
+        lines = [json.loads(line) for line in self._said.splitlines() if line.endswith(b"}")]
         last: dict[str, Any] = lines[-1] if lines else {"error": "the supervisor did not start"}
         if "pid" not in last:
             return last

@@ -9,7 +9,17 @@ from typing import Any
 from radchat.agent.sandbox.runner import CannotRun
 from radchat.agent.tools.schema import arguments, integer, string
 from radchat.agent.tools.shaping import as_text, is_binary
-from radchat.agent.types import Call, Context, Kind, Outcome, Preview, Ran, Status
+from radchat.agent.types import (
+    Call,
+    Context,
+    Kind,
+    Outcome,
+    Preview,
+    Ran,
+    RunInterrupted,
+    Status,
+    ToolInterrupted,
+)
 
 LONGEST = 100_000  # bytes of a command: the kernel takes 128 KiB in an argument
 TIMEOUT = "seconds it may take (120)"
@@ -94,6 +104,8 @@ def _ran(argv: Sequence[str], call: Call, context: Context) -> Outcome:
         )
     except CannotRun as error:
         return Outcome(error.message, "error")
+    except RunInterrupted as stop:
+        raise ToolInterrupted(outcome_of(stop.ran, timeout_s)) from stop
     return outcome_of(ran, timeout_s)
 
 
