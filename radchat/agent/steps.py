@@ -13,6 +13,7 @@ from radchat.protocol import Event
 if TYPE_CHECKING:
     from radchat.client import Client
 
+MAX_TOKENS = 4096  # of a step, unless it is said otherwise: a model that rambles ends
 CANCEL_S = 2.0  # for the daemon to hear of it
 
 
@@ -41,7 +42,8 @@ class DaemonSteps:
         head: Mapping[str, Any] | None = None,
     ) -> None:
         self._client = client
-        self._first: dict[str, Any] = dict(asked)
+        options = {"max_tokens": MAX_TOKENS, **(asked.get("options") or {})}
+        self._first: dict[str, Any] = {**asked, "options": options}
         self._tools = wire(tools)
         self._request: str | None = None
         self._has_own_head = head is not None
