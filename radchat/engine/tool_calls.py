@@ -8,13 +8,22 @@ told as they come; of a call nothing is told before it is whole.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
 from radchat.engine.tool_form import ToolForm
 
-_DECODER = json.JSONDecoder()
+
+def _number(word: str) -> float:
+    """JSON has none that is read as infinite, and no word for one."""
+    if not math.isfinite(number := float(word)):
+        raise ValueError(f"{word} is no number")
+    return number
+
+
+_DECODER = json.JSONDecoder(parse_float=_number, parse_constant=_number)
 CUT = "the answer ended inside a call"
 
 
@@ -97,8 +106,11 @@ class CallSplitter:
         except RecursionError:
             self.error = f"the arguments of {name!r} nest too deep"
             return None
-        except ValueError:
+        except json.JSONDecodeError:
             return None  # not whole yet, or never
+        except ValueError:
+            self.error = f"the arguments of {name!r} hold a number that is too large, or none"
+            return None
         if rest[end - 1] not in '}]"':
             self.error = f"the arguments of {name!r} are no JSON object"
             return None

@@ -249,8 +249,8 @@ def test_a_mark_that_is_a_token_of_its_own_is_that_token() -> None:
     ours = Grammars(tokenizer, len(tokenizer.table), frozenset({0}))
     at = ours.compile(tool_grammar(HERMES, TOOLS)).matcher()
     assert at.copy().take(tokenizer.encode(f"I look. {LIST}", array("I")).ids)
-    typed = at.copy()
-    assert typed.take(tokenizer.encode_text(f"I look. {LIST} and so"))  # typed, it is only text
+    # spelled out, whoever reads the text would take it for one
+    assert not at.copy().take(tokenizer.encode_text(f"I look. {LIST}"))
 
 
 def test_what_can_not_be_enforced_is_named() -> None:
@@ -275,6 +275,11 @@ READ = {
     '<tool_call>\n{"name": "shell", "arguments": {"command": "rm': ("", [], CUT),
     f'{LIST}\n<tool_call>\n{{"name": "sh': ("", [WrittenCall("list", {})], CUT),
     LIST.replace("list", "nope"): ("", [], "there is no tool 'nope' (there are: list, shell)"),
+    LIST.replace("{}", '{"a": -1e999}'): (
+        "",
+        [],
+        "the arguments of 'list' hold a number that is too large, or none",
+    ),
     LIST.replace("{}", "[]"): ("", [], "the arguments of 'list' are no JSON object"),
 }
 

@@ -380,6 +380,10 @@ def test_ls_names_what_is_elsewhere_as_m_takes_it_and_show_says_where_settings_a
     assert "setting       top_k 20, from ollama" in changed
     settings.unlink()
     assert "template      system prompt shown, tools dropped" in shown
+    assert (
+        "template      calls of tools: in a block of ours (its template has none), <tool_call>"
+        in shown
+    )
     assert "template      an answer ends with <|im_end|>" in shown
     facts = document(radchat_models("show", "ollama:tiny", "--json"))
     assert facts["generation"]["stop"] == {"value": PARAMS["stop"], "from": "ollama"}
