@@ -92,6 +92,8 @@ class Place:
             note("--no-sandbox: commands run with all your rights")
         elif runner is None:
             note(f"commands can't be run: {found.why}")
+        elif found.danger:
+            note(found.danger)
         judge = Judge(
             asked.mode, workspace, grants, hidden, is_sandboxed=found.name in ("bwrap", "landlock")
         )

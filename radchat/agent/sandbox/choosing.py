@@ -25,7 +25,7 @@ OF_LANDLOCK = (
     "names of files can be listed everywhere, .git of the folder can be written, and there is no "
     "/dev/shm and no new terminal"
 )
-OWN_CODE = "; radchat's own code is in this folder, and commands can change what runs next time"
+OWN_CODE = "radchat's own code is in this folder, and commands can change what runs next time"
 NO_SCOPE = ", and signals to your other processes get through"
 
 
@@ -36,6 +36,7 @@ class Found:
     name: Kind | None
     why: str
     limits: str = ""  # what it can't keep a command from, or can't give it
+    danger: str = ""  # of these, what to know before anything runs
 
 
 def find(env: Mapping[str, str], root: Path) -> Found:
@@ -53,8 +54,9 @@ def find(env: Mapping[str, str], root: Path) -> Found:
     why = _why_no_landlock(env, abi)
     if why is None:
         limits = OF_LANDLOCK + ("" if abi >= landlock.HOLDS_SIGNALS else NO_SCOPE)
-        limits += OWN_CODE if own_code(root) else ""
-        return Found("landlock", f"Landlock {abi} and seccomp ({bwrap})", limits)
+        danger = OWN_CODE if own_code(root) else ""
+        limits += f"; {danger}" if danger else ""
+        return Found("landlock", f"Landlock {abi} and seccomp ({bwrap})", limits, danger)
     return Found(None, f"no sandbox works here ({bwrap}; {why}): {WAYS_OUT}")
 
 
