@@ -149,6 +149,14 @@ def test_processes_are_bounded(place: Place, kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("kind", EVERY)
+def test_where_memory_ends_the_command_goes_first(place: Place, kind: Kind) -> None:
+    own = int(Path("/proc/self/oom_score_adj").read_text())
+    ran = place.run(kind, "ulimit -c; exec cat /proc/self/oom_score_adj")
+    assert ran.head == b"0\n500\n"
+    assert int(Path("/proc/self/oom_score_adj").read_text()) == own
+
+
+@pytest.mark.parametrize("kind", EVERY)
 def test_files_are_bounded(place: Place, kind: Kind) -> None:
     ran = place.run(
         kind, "exec dd if=/dev/zero of=big bs=64k count=100", bounds=Bounds(file_bytes=1 << 20)

@@ -7,6 +7,7 @@ once the command runs, and one when everything has ended. stdout and stderr are 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -27,6 +28,7 @@ from radchat.agent.sandbox.attributes import Attributes
 SECCOMP_FD = 90  # where bwrap is told to read the filter
 TICK_S = 0.1
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+FIRST_TO_GO = b"500"  # where memory ends: before the agent, and the daemon with its model
 SETTLE_S = 0.05  # what ends by itself this soon was not left behind
 PR_SET_PDEATHSIG, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS, PR_SET_CHILD_SUBREAPER = 1, 24, 38, 36
 KEPT_CAPABILITIES = {0, 1, 3, 4}  # CHOWN, DAC_OVERRIDE, FOWNER, FSETID: root's way with files
@@ -165,6 +167,8 @@ def _become(order: Order, supervisor: socket.socket) -> NoReturn:
 
 
 def _bound(order: Order) -> None:
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "wb") as file:
+        file.write(FIRST_TO_GO)
     limits = {
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_FSIZE: order["file_bytes"],
