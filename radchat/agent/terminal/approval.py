@@ -69,6 +69,7 @@ class TerminalApprover:
             self._say(f"  s, p, u would allow {rules} from now on", DIM)
         keys = KEYS + ("  [v] all of it" if hidden > 0 else "")
         while True:
+            self.set_aside()  # before it is there: what comes once it is seen is its answer
             self.write(f"allow it? {keys} ")
             key = self._key()
             if key == b"v" and hidden > 0:
@@ -105,7 +106,6 @@ class TerminalApprover:
     def _key(self) -> bytes:
         """One that answers; b"" is no."""
         wanted = (*SCOPES, b"n", b"v")
-        self.set_aside()
         while True:
             try:
                 data = os.read(sys.stdin.fileno(), 1024)
