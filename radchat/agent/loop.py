@@ -115,14 +115,14 @@ class Agent:
         """Until the model is done, or something else ends it. Raises what the daemon says."""
         self._num, self._denials, self._usage, self._cache = 0, [], {}, {}
         self._last, self._failures = ("", 0), 0
-        results = self._left_open()
+        results = self.left_open()
         return self._run(Ask(text, results, facts))
 
     def close(self) -> None:
         if self.kept is not None:
             self.kept.close()
 
-    def _left_open(self) -> tuple[Result, ...]:
+    def left_open(self) -> tuple[Result, ...]:
         """Results of calls that an earlier turn, or an earlier process, left without."""
         calls = self.steps.open_calls()
         if not calls and self.steps.session is None:

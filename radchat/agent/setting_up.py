@@ -87,7 +87,9 @@ class Place:
         rules = [Rule.parse(text) for text in asked.allowed]
         project = workspace.root if alias is None else alias
         grants = Grants(places.state / "permissions", project, rules, note)
-        runner, found = open_runner(places, workspace.root, env, without=asked.no_sandbox)
+        runner, found = open_runner(
+            places, workspace.root, env, without=asked.no_sandbox, alias=alias
+        )
         if asked.no_sandbox:
             note("--no-sandbox: commands run with all your rights")
         elif runner is None:

@@ -16,6 +16,7 @@ from radchat.cli.ask import which_session
 from radchat.cli.choose_model import choose
 from radchat.cli.generation import Generation, generation_flags
 from radchat.cli.talk import check_format, end_lines
+from radchat.cli.tries import TriesAsked, check_flags, tried
 from radchat.errors import (
     ApprovalNeeded,
     Interrupted,
@@ -79,6 +80,14 @@ def agent(
     max_turns: Annotated[
         int, typer.Option("--max-turns", metavar="N", help="steps of the model, at most")
     ] = MAX_TURNS,
+    tries: Annotated[
+        int | None,
+        typer.Option("--tries", metavar="K", help="K tries side by side, each in a copy"),
+    ] = None,
+    check: Annotated[
+        str | None,
+        typer.Option("--check", metavar="CMD", help="the first try where CMD exits 0 is kept"),
+    ] = None,
     continue_: Annotated[
         bool, typer.Option("-c", "--continue", help="go on with the current session")
     ] = False,
@@ -117,6 +126,7 @@ def agent(
             is_ephemeral=generation.ephemeral,
             mcp_config=mcp_config,
         )
+        check_flags(tries, check, can_ask=is_open)
         if max_turns < 1:
             raise InvalidInput(f"--max-turns: want 1 or more (got {max_turns})", field="max_turns")
         names = (
@@ -129,7 +139,7 @@ def agent(
             note=cli.note,
             timeout_s=stdin_timeout,
             no_stdin=no_stdin,
-            is_optional=is_open or not is_new,
+            is_optional=is_open or not is_new or tries is not None,
         )
         args = {**generation.arguments(), **target}
         model = choose(cli, generation.model, is_new=is_new)
@@ -139,6 +149,9 @@ def agent(
             end_lines(error)
         raise
     assert print_ in (True, False)
+    if tries is not None:
+        wanted = TriesAsked(tries, check, max_turns, form, is_open, yolo)
+        return tried(cli, text, args, asked, names, wanted)
     if is_open:
         return _talked(cli, text, target, generation, model, asked, names, max_turns)
     return _printed(cli, text, args, asked, names, max_turns, form)

@@ -50,7 +50,8 @@ class Past:
                 if call not in past.changes:
                     past.order.append(call)
                 past.changes[call] = [Change.of_json(each) for each in entry["changes"]]
-                past.done.append(call)
+                if not entry.get("elsewhere"):  # in a copy: tries/entries.py brings it here
+                    past.done.append(call)
             elif "rewind" in entry:
                 past.unfinished = entry
             elif "rewound" in entry and past.unfinished is not None:

@@ -22,6 +22,13 @@ def wrapped(program: str, policy: Policy, argv: Sequence[str], cwd: Path) -> lis
     mounts = [(path, _hide(path)) for path in policy.hidden if path.exists()]
     mounts += [(path, ["--bind", str(path), str(path)]) for path in policy.writable]
     mounts += [(path, ["--ro-bind", str(path), str(path)]) for path in policy.kept]
+    if policy.alias is not None:  # a copy stands at its original's place
+        root, alias = policy.workspace, policy.alias
+        mounts.append((alias, ["--bind", str(root), str(alias)]))
+        for path in policy.kept:
+            there = str(alias / path.relative_to(root)) if root in path.parents else str(path)
+            mounts.append((Path(there), ["--ro-bind", str(path), there]))
+        cwd = alias / cwd.relative_to(root) if root in (cwd, *cwd.parents) else cwd
     for _, mount in sorted(mounts, key=lambda each: len(each[0].parts)):  # a folder, then what's in
         words += mount
     return [*words, "--seccomp", str(SECCOMP_FD), "--chdir", str(cwd), "--", *argv]

@@ -67,9 +67,10 @@ def open_runner(
     *,
     without: bool = False,
     network: bool = False,
+    alias: Path | None = None,
 ) -> tuple[SandboxRunner | None, Found]:
     """For commands in ``root``. None: they can't run, and ``why`` says it. ``without``: as
-    --no-sandbox asks for.
+    --no-sandbox asks for. ``alias``: the folder that ``root`` is a copy of.
     """
     found = Found("none", "--no-sandbox: commands can do all that you can")
     if not without or os.uname().sysname != "Linux":
@@ -78,7 +79,8 @@ def open_runner(
         return None, found
     temporary.sweep()
     try:
-        return SandboxRunner(found.name, root, private(places), env, network=network), found
+        own = private(places)
+        return SandboxRunner(found.name, root, own, env, network=network, alias=alias), found
     except ConfigInvalid as error:
         return None, Found(None, error.message)
 

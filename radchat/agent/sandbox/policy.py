@@ -64,6 +64,7 @@ class Policy:
     hidden: tuple[Path, ...]
     network: bool = False
     bounds: Bounds = field(default_factory=Bounds)
+    alias: Path | None = None  # of a copy: where its original is, and bwrap shows the copy
 
     @property
     def writable(self) -> tuple[Path, ...]:

@@ -74,12 +74,13 @@ class SandboxRunner:
         network: bool = False,
         bounds: Bounds | None = None,
         most_kept: int = MOST_KEPT,
+        alias: Path | None = None,
     ) -> None:
         self.kind = kind
         self._temporary = Temporary()
         real = tuple(Path(os.path.realpath(path)) for path in hidden)
         self.policy = Policy(
-            root.resolve(), self._temporary.path, real, network, bounds or Bounds()
+            root.resolve(), self._temporary.path, real, network, bounds or Bounds(), alias
         )
         self._env = self.policy.environ(env)
         self._most_kept = most_kept
