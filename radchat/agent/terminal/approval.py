@@ -144,8 +144,8 @@ class TerminalApprover:
 
 def read_line(write: Callable[[str], None], mark: str) -> str | None:
     """In the terminal's own line editing. None: Ctrl+C, Ctrl+D, or it went away."""
-    write(mark)
     with keyboard.lent():
+        write(mark)  # when Enter is Enter already: somebody may be quick
         try:
             line = sys.stdin.readline()
         except KeyboardInterrupt:
