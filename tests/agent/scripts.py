@@ -39,4 +39,4 @@ def tries(turns: Turns) -> Mapping[str, float]:
     role, _ = turns[-1]
     if role != "tool":
         return {edit(RIGHT): 1.0, edit(WRONG): 1.0, edit("b - a"): 1.0}
-    return {"Done.": 1.0}
+    return {f"Done{', and looked at' * 10}.": 1.0}
