@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -38,7 +39,9 @@ def transcript(
             turn = f"  #{message['turn']}" if message.get("turn") and who == "user" else ""
             named = [*(message.get("branches") or ()), *labels_of(message)]
             after = "".join(f"  {one_line(str(name))}" for name in named)
-            lines.append(paint(f"{who} {names[str(message['id'])]}{turn}{after}", "bold"))
+            result = message.get("result") or {}
+            of = f"  {one_line(str(result.get('name')))}" if result.get("name") else ""
+            lines.append(paint(f"{who} {names[str(message['id'])]}{turn}{of}{after}", "bold"))
         renders = columns is not None and message["role"] == "assistant"
         lines += text_lines(message, columns if renders else None, renders=renders)
     return lines
@@ -55,6 +58,9 @@ def text_lines(
         f"(file {one_line(str(f['name']))}, {count(len(f['text']))} characters)" for f in files
     ]
     text = clean(str(message.get("text") or "")).strip("\n")
+    calls = [_call_line(call) for call in message.get("calls") or ()]
+    if calls:
+        text = "\n".join([*([text] if text else []), *calls])
     if columns is None:
         lines += text.split("\n")
     elif renders and message["role"] == "assistant":
@@ -68,6 +74,12 @@ def text_lines(
     if message.get("finish_reason") in CUT_OFF:
         lines.append(f"({message['finish_reason']}: the answer was cut off)")
     return lines
+
+
+def _call_line(call: Mapping[str, Any]) -> str:
+    """All of it, safe to print."""
+    arguments = json.dumps(call.get("arguments"), ensure_ascii=False)
+    return f"-> {one_line(str(call.get('name')))} {clean(arguments)}"
 
 
 def branches_listing(branches: Sequence[dict[str, Any]], columns: int | None) -> list[str]:

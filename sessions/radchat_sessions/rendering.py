@@ -59,22 +59,46 @@ def _path(document: Mapping[str, Json], end: str | None) -> list[Record]:
 
 
 def _openai(document: Mapping[str, Json], path: Sequence[Record]) -> dict[str, Json]:
-    """The messages as a request has them: their words and files, nothing else of them."""
+    """The messages as a request has them: their words and files, calls and what they answer."""
     models = [record["model"] for record in path if record.get("model")]
-    messages = [{"role": record["role"], "content": spoken(record["parts"])} for record in path]
+    messages = [
+        {"role": record["role"], "content": spoken(record["parts"]), **_calls(record["parts"])}
+        for record in path
+    ]
     model = models[-1] if models else document["session"]["model"]
     return {**({"model": model} if model else {}), "messages": messages}
 
 
+def _calls(parts: Sequence[Record]) -> dict[str, Json]:
+    calls = [part["call"] for part in parts if part.get("type") == "tool_call"]
+    answered = [part["call"] for part in parts if part.get("type") == "text" and "call" in part]
+    told = [
+        {
+            "id": call.get("id"),
+            "type": "function",
+            "function": {
+                "name": call.get("name"),
+                "arguments": json.dumps(call.get("arguments"), ensure_ascii=False),
+            },
+        }
+        for call in calls
+    ]
+    return ({"tool_calls": told} if told else {}) | (
+        {"tool_call_id": answered[0]} if answered else {}
+    )
+
+
 def spoken(parts: Sequence[Record]) -> str:
-    """What the model reads of a message: files first, each under its name, then the text."""
+    """What the model reads of a message: facts, files, each under its name, then the text."""
+    facts = [str(part["text"]) for part in parts if part.get("type") == "facts"]
     files = [
         f"{part.get('name', 'file')}:\n\n{str(part.get('text', '')).rstrip()}"
         for part in parts
         if part.get("type") == "file"
     ]
     text = text_of(parts)
-    return "\n\n".join([*files, *([text] if text or not files else [])])
+    before = [*facts, *files]
+    return "\n\n".join([*before, *([text] if text or not before else [])])
 
 
 # -- Markdown --------------------------------------------------------------------------------------

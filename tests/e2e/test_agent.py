@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -114,3 +115,78 @@ def test_a_failing_test_is_mended_and_the_mending_taken_back(project: Project) -
     words = sum(len(part["text"].encode()) for part in asked.parts)
     computed = (answer.usage or {})["cache"]["computed"]
     assert computed - words <= 24, "what closes a message, and opens the next: 22 bytes of ChatML"
+
+
+def test_one_task_prints_its_last_words_alone_and_tells_the_rest_elsewhere(
+    project: Project,
+) -> None:
+    project.begin("mends")
+    shell = project.shell()
+    asked = ("agent", "-p", *SANDBOX, "mend it")
+    closed = shell(*asked, code=55)
+    assert closed.out == ""
+    assert "shell python3 test_calc.py: it runs python3 test_calc.py" in closed.err
+    assert project.calc == CALC
+
+    gone_on = shell.json(
+        "agent", "-p", "-c", *SANDBOX, "--allowed-tools", "shell(python3 test_calc.py:*)",
+        "--permission-mode", "acceptEdits", "--output-format", "json", "go on",
+    )  # fmt: skip
+    assert (gone_on["result"], gone_on["ended"], gone_on["turns"]) == ("It is mended.", "answer", 5)
+    assert gone_on["permission_denials"] == []
+    assert gone_on["usage"]["input_tokens"] == sum(gone_on["cache"].values())
+    assert gone_on["cache"]["computed"] < gone_on["usage"]["input_tokens"] / 10
+    assert project.calc == CALC.replace("a - b", "a + b")
+    assert histories.problems(project.path()) == []
+
+    project.root.joinpath("calc.py").write_text(CALC)
+    done = shell(
+        "agent", "-p", "-y", *SANDBOX, "--max-turns", "2", "--output-format", "stream-json", "mend",
+        code=53,
+    )  # fmt: skip
+    lines = [json.loads(line) for line in done.out.splitlines()]
+    kinds = [line["type"] for line in lines]
+    assert kinds[-2:] == ["error", "result"]
+    assert set(kinds) <= {
+        *("init", "message", "text_delta", "reasoning_delta", "tool_use", "tool_result"),
+        *("warning", "error", "result"),
+    }
+    uses = [line["id"] for line in lines if line["type"] == "tool_use"]
+    assert uses == [line["call"] for line in lines if line["type"] == "tool_result"]
+    assert lines[-1]["is_error"] is True
+    assert lines[-1]["error"]["exit_code"] == 53
+    assert "\x1b" not in done.out
+    plain = shell("agent", "-p", "-y", *SANDBOX, "mend")
+    assert plain.out == "It is mended.\n"
+    assert plain.err.count("cached ") == 5, "the share of each step"
+    project.home.assert_balanced()
+
+
+def test_a_conversation_with_calls_goes_out_and_comes_back(project: Project) -> None:
+    project.begin("mends")
+    shell = project.shell()
+    shell("agent", "-p", "-y", *SANDBOX, "mend it")
+    before = project.path()
+    shell("sessions", "export", "-o", "talk.json")
+    markdown = shell("sessions", "export", "-o", "-", "--format", "md").out
+    assert "python3 test_calc.py" in markdown
+    openai = json.loads(shell("sessions", "export", "-o", "-", "--format", "openai").out)
+    roles = [message["role"] for message in openai["messages"]]
+    assert roles == [message.role for message in before]
+    waiting: list[str] = []
+    for message in openai["messages"]:
+        if message["role"] == "tool":
+            assert message["tool_call_id"] == waiting.pop(0)
+        waiting += [call["id"] for call in message.get("tool_calls", ())]
+    assert not waiting
+    shell("fork", "HEAD", "-n", "other", "and now?", "--max-tokens", "20")
+    assert histories.problems(project.path()) == []
+    shell("switch", "main")
+    shell("sessions", "import", "talk.json")
+    assert "all as they were" in shell("sessions", "verify").err
+    found = shell("sessions", "search", "AssertionError").out
+    assert found
+    tree = shell("tree", "--filter", "no-tools").out
+    assert "-> shell python3 test_calc.py" in tree
+    assert "tool " not in tree
+    assert "python3 test_calc.py" in shell("log").out
