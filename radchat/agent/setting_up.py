@@ -21,6 +21,7 @@ from radchat.agent.sandbox.policy import private
 from radchat.agent.sandbox.runner import SandboxRunner
 from radchat.agent.sandbox.temporary import Temporary
 from radchat.agent.tools.outputs import KeptOutputs
+from radchat.agent.tries.copies import sweep
 from radchat.agent.types import Context, Limits, Mode, Question, Tool
 from radchat.errors import UsageError
 from radchat.paths import Places
@@ -82,6 +83,7 @@ class Place:
         alias: Path | None = None,
     ) -> Place:
         """``root``: the current folder, or a copy of ``alias``. Says what is not as usual."""
+        sweep(places)
         workspace = Folder.of(root or Path.cwd(), alias)
         hidden = private(places)
         rules = [Rule.parse(text) for text in asked.allowed]

@@ -105,6 +105,9 @@ def tried(
             played = play.play(
                 Wanted(wanted.num, wanted.check, text, wanted.max_turns, wanted.yes), tools
             )
+    except KeyboardInterrupt:
+        cli.note("interrupted: what the tries had said is on their branches; the copies are gone")
+        raise
     except RadchatError as error:
         if lines is not None:
             lines.line("error", error.to_json())

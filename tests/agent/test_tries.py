@@ -22,8 +22,10 @@ from radchat.agent.files.workspace import Folder
 from radchat.agent.journal import Journal
 from radchat.agent.tries.copies import Copies, size_of
 from radchat.agent.tries.entries import TryEntries, bring
+from radchat.agent.tries.steps import first_branch
 from radchat.agent.tries.tools import here
 from radchat.agent.types import Call, Preview
+from radchat.client import Client
 from radchat.errors import RadchatError, UsageError
 from radchat.paths import Places
 from tests.agent.calls import Entries
@@ -273,6 +275,18 @@ def test_copies_are_whole_and_elsewhere(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(RadchatError, match="can't be copied"):
         Copies.make(tmp_path / "none", 1, places)
     assert [path.name for path in killed.parent.iterdir()] == [kept.parent.name]
+
+
+def test_branches_are_numbered_on(tmp_path: Path) -> None:
+    """Of a session that has had tries before."""
+    there = [{"name": name} for name in ("main", "try-2", "try-x", "try-10")]
+    branches = {"session": SESSION, "name": "s", "branches": there}
+    with FakeDaemon({"branch.list": branches}) as daemon:
+        places = Places.from_env({"RADCHAT_HOME": str(tmp_path)})
+        client = Client.connect(places, daemon_socket=daemon.path)
+        where = {"terminal": "t", "folder": "/"}
+        assert first_branch(client, {"where": where, "session": SESSION}) == "try-11"
+        assert first_branch(client, {"where": where, "new_session": True}) == "try-1"
 
 
 def test_large_folders_are_not_copied_unasked(work: Work) -> None:

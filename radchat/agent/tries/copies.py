@@ -53,7 +53,7 @@ class Copies:
     def make(cls, origin: Path, num: int, places: Places) -> Copies:
         """Raises RadchatError with what `cp` says; then nothing is left."""
         base = _base(origin, places)
-        sweep(base)
+        sweep(places)
         folder = Path(tempfile.mkdtemp(prefix=RUN, dir=base))
         held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         fcntl.flock(held, fcntl.LOCK_EX)
@@ -83,11 +83,12 @@ class Copies:
         os.close(self._held)
 
 
-def sweep(base: Path) -> None:
+def sweep(places: Places) -> None:
     """What runs that were killed have left."""
-    for path in base.glob(f"{RUN}*"):
-        with contextlib.suppress(OSError), _locked(path):
-            remove(path)
+    for base in _bases(places):
+        for path in base.glob(f"{RUN}*"):
+            with contextlib.suppress(OSError), _locked(path):
+                remove(path)
 
 
 def remove(path: Path) -> None:
@@ -107,12 +108,13 @@ def _locked(path: Path) -> Iterator[None]:
         os.close(held)
 
 
+def _bases(places: Places) -> tuple[Path, Path]:
+    return places.cache / "tries", Path(tempfile.gettempdir()) / f"radchat-tries-{os.getuid()}"
+
+
 def _base(origin: Path, places: Places) -> Path:
     """UsageError where every place for copies is in the folder itself."""
-    for base in (
-        places.cache / "tries",
-        Path(tempfile.gettempdir()) / f"radchat-tries-{os.getuid()}",
-    ):
+    for base in _bases(places):
         real = Path(os.path.realpath(base))
         if real != origin and origin not in real.parents:
             return private_folder(real)

@@ -78,11 +78,12 @@ def _follow(stream: Iterable[Event], listener: Listener) -> First:
         if event.name == "init":
             session = event.data["session"]
             name = str(event.data.get("name") or session)
+            listener.on_event(event.name, event.data)
         elif event.name == "done":
             return First(
                 session, name, [step_of(body, event.data) for body in event.data["branches"]]
             )
-        elif event.name in ("notice", "progress"):
+        elif event.name in ("notice", "progress", "message"):
             listener.on_event(event.name, event.data)
     raise RadchatError("the daemon ended the answer without a word")
 
