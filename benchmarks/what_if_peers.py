@@ -1,4 +1,4 @@
-"""The others of `what_if.py`, `programs.py` and `search.py`: asked the way their users ask."""
+"""The others of `what_if.py`, `programs.py`, `search.py`, `agent.py`: asked as their users ask."""
 
 from __future__ import annotations
 
@@ -92,6 +92,10 @@ class LlamaServer:
                 raise RuntimeError("llama-server did not start: run its command by hand")
             time.sleep(0.05)
 
+    def close(self) -> None:
+        self._server.terminate()
+        self._server.wait()
+
     def warm(self, prefix: Ids) -> None:
         self.run([prefix], 1)
 
@@ -105,6 +109,11 @@ class LlamaServer:
         if len(rows) != num:
             raise RuntimeError(f"llama-server: {len(rows)} completions for n_cmpl {num}: too old?")
         return [array("I", row["tokens"]) for row in rows]
+
+    def complete(self, prompt: Ids, new: int) -> tuple[Ids, int]:
+        """So many tokens, and how many of the prompt were computed for them."""
+        (row,) = self._completed(prompt, new)
+        return array("I", row["tokens"]), int(row["timings"]["prompt_n"])
 
     def _answer(self, ids: Ids, new: int) -> Ids:
         return array("I", self._completed(ids, new)[0]["tokens"])

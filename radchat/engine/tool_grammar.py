@@ -81,17 +81,23 @@ def to_lark(form: ToolForm, tools: Tools, choice: str, control: Mapping[str, int
         rules.append(f"ending: {end or chr(34) * 2}")
     more = "" if form.is_single else f" ({fixed(form.between + form.begin)} call)*"
     rules.append(f"calls: {fixed(first)} call{more} {fixed(form.close)}")
+    trigger = fixed(form.trigger)
+    if choice == "required":  # at once: in words of its own a small model never gets to it
+        rules.append(f"start: {trigger} calls")
+        return _lark(rules)
     text = json.dumps(form.trigger, ensure_ascii=False)
     # also where the mark is a token of its own: spelled out, it would be read as one
     rules.append(f"PLAIN: {_ANYTHING} & ~({_ANYTHING} {text} {_ANYTHING})")
-    plain = "" if choice == "required" else " | PLAIN"
-    trigger = control.get(form.trigger)
     if choice == "none":
         rules.append("start: PLAIN")
-    elif trigger is not None:
-        rules.append(f"start: PLAIN <[{trigger}]> calls{plain}")
+    elif form.trigger in control:
+        rules.append(f"start: PLAIN {trigger} calls | PLAIN")
     else:
-        rules += [f"words[lazy]: {_ANYTHING} {text}", f"start: words calls{plain}"]
+        rules += [f"words[lazy]: {_ANYTHING} {text}", "start: words calls | PLAIN"]
+    return _lark(rules)
+
+
+def _lark(rules: Sequence[str]) -> str:
     return "%llguidance {}\n" + "\n".join(rules) + "\n"
 
 

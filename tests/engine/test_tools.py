@@ -236,8 +236,8 @@ def test_calls_of_other_forms_end_the_answer_too(form: ToolForm, text: str) -> N
 
 def test_a_call_can_be_required() -> None:
     at = matcher(HERMES, "required")
-    assert at.take(toy_tokenizer("chatml").encode_text("well "))
     assert not at.is_accepting
+    assert not at.take(toy_tokenizer("chatml").encode_text("well "))  # it might talk for ever
     assert at.take(toy_tokenizer("chatml").encode_text(LIST))
     assert at.is_accepting
 
