@@ -13,6 +13,7 @@ from radchat.chat import keyboard
 from radchat.chat.text import clean
 from radchat.cli import common, stdin
 from radchat.cli.ask import which_session
+from radchat.cli.chat import pick
 from radchat.cli.choose_model import choose
 from radchat.cli.generation import Generation, generation_flags
 from radchat.cli.talk import check_format, end_lines
@@ -118,6 +119,8 @@ def agent(
     form = check_format(cli, output_format)
     talks = common.is_terminal(sys.stdin) and common.is_terminal(sys.stdout) and not cli.json
     is_open = talks and not print_ and form == "text"
+    if resume == "" and is_open:
+        resume = pick(cli)
     try:
         asked = Asked(
             mode=mode_of(permission_mode, yolo=yolo),

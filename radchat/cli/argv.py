@@ -86,13 +86,20 @@ VALUE_OPTIONS = frozenset(
         "--budget",
         "--thought-tokens",
         "--task",
+        "--tools",
+        "--allowed-tools",
+        "--permission-mode",
+        "--max-turns",
+        "--mcp-config",
+        "--tries",
+        "--check",
     )
 )
 # where one of these is a plain flag, and where another is one of these
 FLAGS = {"daemon": frozenset(("-f",))}
 VALUES = {"vote": frozenset(("--extract",))}
 # the commands that take an option whose value may be left out; elsewhere `-r` is a plain flag
-TALKING = frozenset(("chat", "ask", "vote"))
+TALKING = frozenset(("chat", "ask", "vote", "agent"))
 OPTIONAL: dict[str, frozenset[str]] = {
     "-r": TALKING,
     "--resume": TALKING | {"think"},

@@ -44,6 +44,9 @@ TABLE = {
     "ask -s --json hi": "ask -s --json hi",  # the value of -s again
     "ask -- --json": "ask -- --json",
     "vote --extract --json hi": "vote --extract --json hi",
+    "agent -r --tools list hi": "agent --resume= --tools list hi",
+    "agent -p --check --json hi": "agent -p --check --json hi",
+    "agent --think hi": "agent --think=on hi",
     "vote --extract -r4 -r x hi": "vote --extract -r4 --resume=x hi",
     "ask --extract --json hi": "--json ask --extract hi",  # a flag there
     # other words for a command
@@ -97,8 +100,6 @@ def test_a_mistyped_command_is_never_a_prompt(typed: list[str], hint: str) -> No
         ("resume report", "`radchat chat -r report`"),
         ("why d9f1", "`radchat cache why d9f1`"),
         ("-m tiny status", "`radchat daemon status`"),
-        ("agent main 1", "`radchat agent` is not there yet"),
-        ("agent of a number from one to ten", "`radchat agent` is not there yet"),
         ("serve --port 1", "`radchat serve` is not there yet"),
         ("list three odd animals", None),
         ("show me stars.", None),
