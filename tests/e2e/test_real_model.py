@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.e2e.agent_tasks import CLEAN, called, run_task
 from tests.e2e.conftest import EXACT
 from tests.e2e.harness import Terminal, radchat
 from tests.e2e.homes import Home, Shell, finish, spoken, until
@@ -260,3 +261,16 @@ def walk(thought: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield thought
     for child in thought["children"]:
         yield from walk(child)
+
+
+def test_an_agent_on_it_ends_and_what_it_calls_is_valid_and_costs_the_tail(
+    real: Home, tmp_path: Path
+) -> None:
+    """Fifty of them: tests/slow/test_agent_tasks.py."""
+    ended = run_task(real, tmp_path / "work", 1, most=70)
+    assert ended.reason in CLEAN
+    assert sum(called(real, tmp_path / "work", 1).values()) >= 1
+    assert ended.turns >= 2
+    # system prompt and tools were there at every step but the first
+    assert ended.usage["cached_input_tokens"] >= 1300 * (ended.turns - 1)
+    real.assert_balanced()
