@@ -159,6 +159,11 @@ class Prompt:
 
     # --- what is typed between two prompts ---
 
+    @property
+    def source(self) -> Input:
+        """Where keys come from."""
+        return self._session.input
+
     def take(self) -> None:
         """What was typed until now is for the next prompt, whatever becomes of it there."""
         if self._lines is not None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TextIO
 
 from radchat.agent.loop import Agent, Bounds, Ended, Kept
 from radchat.agent.prompt import SYSTEM, facts, instruction_file, read_instructions
@@ -13,6 +14,7 @@ from radchat.agent.setting_up import Place
 from radchat.agent.steps import DaemonSteps
 from radchat.agent.terminal import rewinding, settings
 from radchat.agent.terminal.approval import TerminalApprover
+from radchat.agent.terminal.body import Row
 from radchat.agent.terminal.step_view import StepView
 from radchat.agent.types import Tool
 from radchat.chat import commands
@@ -21,6 +23,7 @@ from radchat.chat.generating import how_shown
 from radchat.chat.host import Host
 from radchat.chat.opening import Start
 from radchat.chat.repl import Chat
+from radchat.chat.say import columns as columns_of
 from radchat.chat.text import one_line
 from radchat.chat.view import View
 
@@ -55,7 +58,13 @@ class AgentChat(Chat):
                 "mcp": lambda _chat, _rest: settings.show_servers(self),
             },
         )
-        self.approver = TerminalApprover(self._write, self.prompt.take, host.paints(sys.stderr))
+        self.approver = TerminalApprover(
+            self.tell_person,
+            self.prompt,
+            self._size,
+            page=self._page if host.shows_screens else None,
+            paints=host.paints(_shown_to_person()),
+        )
         place.ask_user = self.approver.ask
 
     # -- a message ---------------------------------------------------------------------------------
@@ -175,7 +184,32 @@ class AgentChat(Chat):
         """What is open of this session, if anything is."""
         return None if self._agent is None else self._agent.kept
 
+    def _page(self, title: str, rows: Callable[[int], list[Row]]) -> None:
+        from radchat.agent.terminal.pager import page
+
+        page(title, rows, colors=self.host.paints(sys.stdout))
+
+    @staticmethod
+    def _size() -> tuple[int, int]:
+        stream = _shown_to_person()
+        try:
+            rows = os.get_terminal_size(stream.fileno()).lines or 24
+        except (OSError, ValueError):
+            rows = 24
+        return columns_of(stream), rows
+
+    @staticmethod
+    def tell_person(text: str) -> None:
+        stream = _shown_to_person()
+        stream.write(text)
+        stream.flush()
+
     @staticmethod
     def _write(text: str) -> None:
         sys.stderr.write(text)
         sys.stderr.flush()
+
+
+def _shown_to_person() -> TextIO:
+    """The log may go to a file; what somebody is to answer must be seen."""
+    return sys.stderr if sys.stderr.isatty() else sys.stdout

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from radchat.agent.permission.grants import Granted, lines
 from radchat.agent.permission.rules import Rule
 from radchat.agent.setting_up import mode_of
-from radchat.agent.terminal.approval import read_line
+from radchat.agent.terminal.asking import calm, read_line
 from radchat.chat.text import clean, one_line
 from radchat.errors import NotFound, UsageError
 
@@ -60,12 +60,14 @@ def show_servers(chat: AgentChat) -> None:
 
 def asks_trust(chat: AgentChat, name: str) -> bool:
     """Whether a folder's instructions are read; kept with the project's rules."""
-    chat.prompt.take()
+    calm(chat.prompt)
     said = read_line(
-        chat.approver.write,
+        chat.tell_person,
         f"{one_line(name)} in this folder has instructions for agents. Read it? It can't permit "
         "anything. [y/N] ",
     )
-    trusted = (said or "").lower() in ("y", "yes")
+    if said is None:
+        return False  # and it is asked again
+    trusted = said.lower() in ("y", "yes")
     chat.place.grants.trust(trusted=trusted)
     return trusted

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from radchat.agent.lines import result_line, step_line
-from radchat.agent.terminal.approval import body_lines
+from radchat.agent.terminal.body import painted, rows_of
 from radchat.agent.types import Call, Outcome, Preview, Result, Step, Verdict
 from radchat.chat.footer import counted
 from radchat.chat.text import clean, one_line
@@ -104,7 +104,7 @@ class StepView:
         self.status("")
 
     def _body(self, preview: Preview) -> None:
-        lines = list(body_lines(preview, paints=self.paints))
+        lines = painted(rows_of(preview, self.columns()), paints=self.paints)
         for line in lines[:DIFF]:
             self._raw(line)
         if len(lines) > DIFF:
