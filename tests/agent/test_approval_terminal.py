@@ -17,9 +17,15 @@ COMMAND: dict[str, Any] = {"title": "shell rm x", "body": "rm x", "body_kind": "
 ASKED = "[Esc] stop"
 
 
-def asking(tmp_path: Path, preview: dict[str, Any], ahead: int = 0, **size: int) -> Terminal:
+def asking(
+    tmp_path: Path,
+    preview: dict[str, Any],
+    ahead: int = 0,
+    term: str = "xterm-256color",
+    **size: int,
+) -> Terminal:
     paths = ":".join(str(ROOT / part) for part in ("", "kernels", "sessions"))
-    env = clean_env(tmp_path, PYTHONPATH=paths)
+    env = clean_env(tmp_path, PYTHONPATH=paths, TERM=term)
     command = [sys.executable, "-m", "tests.agent.approving", json.dumps(preview), str(ahead)]
     return Terminal(command, env, cwd=ROOT, **size)
 
@@ -117,20 +123,67 @@ def test_a_long_one_says_what_it_leaves_out_and_shows_it(tmp_path: Path) -> None
     preview = {"title": "shell", "body": body, "body_kind": "command"}
     with asking(tmp_path, preview, columns=200) as screen:
         screen.wait_for("[v] all of it")
-        assert "[380 lines not shown here: v shows all of it]" in screen.everything
+        assert "[482 rows not shown here: v shows all of it]" in screen.text
         assert "| echo 250\n" not in screen.everything
+        assert "| echo 0\n" in screen.text, "the beginning is on the same screen as the question"
         screen.type("v")
-        screen.wait_for(lambda t: t.everything.count("[v] all of it") == 2)
-        assert "| echo 250\n" in screen.everything
+        screen.wait_for("1-22 of 500")
+        screen.type("\x1b[6~" * 3)
+        screen.wait_for("67-88 of 500")
+        assert "| echo 87\n" in screen.text
+        screen.resize(40, 60)
+        screen.wait_for("67-104 of 500")
+        screen.type("y\x1b[F")  # no answer there
+        screen.wait_for("463-500 of 500")
+        screen.resize(40, 200)
+        screen.type("q")
+        screen.wait_for(lambda t: "[v] all of it" in t.lines[t._screen.cursor.y])
         screen.type("y")
         assert told(screen, "ANSWER")["allowed"] is True
 
 
+def test_where_nothing_is_painted_the_answer_is_a_line(tmp_path: Path) -> None:
+    body = "\n".join(f"echo {number}" for number in range(100))
+    preview = {"title": "shell", "body": body, "body_kind": "command"}
+    with asking(tmp_path, preview, ahead=2, term="dumb", columns=200) as screen:
+        screen.wait_for("begun")
+        screen.type("y\r")
+        screen.wait_for("then Enter (Enter alone: no)")
+        assert "allowed" not in screen.text
+        screen.type("v\r")
+        screen.wait_for(lambda t: t.everything.count("then Enter (Enter alone: no)") == 2)
+        assert all(f"  | echo {number}\n" in screen.everything for number in range(100))
+        screen.type("\r")
+        screen.wait_for("What instead?")
+        screen.type("\r")
+        answer = told(screen, "ANSWER")
+        assert (answer["allowed"], answer["stop"]) == (False, False)
+        assert "\x1b" not in screen.raw.decode()
+
+
+def test_a_paste_that_comes_in_pieces_is_no_answer(tmp_path: Path) -> None:
+    with asking(tmp_path, COMMAND, columns=200) as screen:
+        screen.wait_for(ASKED)
+        screen.type("\x1b[200~ls\n")
+        screen.settle(0.3)
+        screen.type("y")
+        screen.settle(0.3)
+        screen.type("\x1b[201~")
+        screen.settle(0.3)
+        assert "ANSWER" not in screen.everything
+        screen.wait_for(lambda t: t.everything.count(ASKED) == 2)
+        screen.type("n")
+        screen.wait_for("What instead?")
+        screen.type("one\ntwo\ny\n")  # one line is the answer
+        assert told(screen, "ANSWER")["feedback"] == "one"
+
+
 def test_on_a_narrow_screen_too(tmp_path: Path) -> None:
-    with asking(tmp_path, {**COMMAND, "body": "echo " + "x" * 100}, columns=40) as screen:
-        screen.wait_for("[Esc]")
-        screen.settle()
-        assert screen.everything.count("x") >= 100
+    body = "echo " + " " * 50 + "x" * 100 + "; " + "\n" * 30 + "rm -rf ~"
+    with asking(tmp_path, {**COMMAND, "body": body}, columns=40) as screen:
+        screen.wait_for("[v] all of it")
+        assert "  | echo\n" in screen.text, "what comes before much that is empty is seen"
+        assert "  | rm -rf ~\n" in screen.text
         screen.type("y")
         screen.wait_for("ANSWER")
 

@@ -16,7 +16,7 @@ from radchat.agent.terminal import rewinding, settings
 from radchat.agent.terminal.approval import TerminalApprover
 from radchat.agent.terminal.body import Row
 from radchat.agent.terminal.step_view import StepView
-from radchat.agent.types import Tool
+from radchat.agent.types import Question, Tool
 from radchat.chat import commands
 from radchat.chat.files import files_of
 from radchat.chat.generating import how_shown
@@ -65,7 +65,7 @@ class AgentChat(Chat):
             page=self._page if host.shows_screens else None,
             paints=host.paints(_shown_to_person()),
         )
-        place.ask_user = self.approver.ask
+        place.ask_user = self._ask_user
 
     # -- a message ---------------------------------------------------------------------------------
 
@@ -183,6 +183,11 @@ class AgentChat(Chat):
     def kept(self) -> Kept | None:
         """What is open of this session, if anything is."""
         return None if self._agent is None else self._agent.kept
+
+    def _ask_user(self, question: Question) -> str | None:
+        if self._agent is not None and isinstance(self._agent.listener, StepView):
+            self._agent.listener.rest()
+        return self.approver.ask(question)
 
     def _page(self, title: str, rows: Callable[[int], list[Row]]) -> None:
         from radchat.agent.terminal.pager import page

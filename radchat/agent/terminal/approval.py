@@ -8,20 +8,19 @@ nothing is painted the answer is a line.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from radchat.agent.terminal.asking import STOP, Typing, calm, read_key, read_line
 from radchat.agent.terminal.body import Row, painted, rows_of
-from radchat.agent.terminal.seen import oddities, seen_line
+from radchat.agent.terminal.seen import hewn, oddities, seen_line
 from radchat.agent.types import Approval, Call, Preview, Question, Remember, Verdict
 from radchat.chat.footer import counted
 from radchat.chat.view import DIM, RESET
 from radchat.chat.width import wrap
 
 BOLD, WARNING = "\x1b[1m", "\x1b[33m"
-AROUND = 9  # rows of a screen that the body leaves
-LEAST_ROWS = 6  # of a body
+LEAST_ROWS, LEAST_COLUMNS = 6, 10  # of a body
 SCOPES: dict[str, Remember] = {"y": "once", "s": "session", "p": "project", "u": "user"}
 SAID = {"": "n", "no": "n", "yes": "y"}  # in a line
 WORDS = {"once": "once", "session": "for this session", "project": "for this project",
@@ -45,12 +44,15 @@ class TerminalApprover:
     def approve(self, call: Call, preview: Preview, verdict: Verdict) -> Approval:
         with self._turn:
             title = call.name if preview.body_kind == "command" else preview.title
-            hidden = self._show(f"{self.label}{title}", preview)
-            for line in oddities(f"{title}\n{preview.body}"):
-                self._say(f"! {line}", WARNING)
-            self._say(f"  {verdict.why}", DIM)
+            title = f"{self.label}{title}"
+            notes = [(f"! {line}", WARNING) for line in oddities(f"{title}\n{preview.body}")]
+            notes.append((f"  {verdict.why}", DIM))
             if verdict.rules:
-                self._say(f"  s, p, u would allow {', '.join(verdict.rules)} from now on", DIM)
+                rules = ", ".join(verdict.rules)
+                notes.append((f"  s, p, u would allow {rules} from now on", DIM))
+            hidden = self._show(title, preview, [text for text, _ in notes])
+            for note in notes:
+                self._say(*note)
             return self._answer(title, preview, verdict, hidden)
 
     def ask(self, question: Question) -> str | None:
@@ -68,12 +70,13 @@ class TerminalApprover:
 
     # -- what is asked about -----------------------------------------------------------------------
 
-    def _show(self, title: str, preview: Preview) -> int:
-        """How many of its rows are not on the screen."""
+    def _show(self, title: str, preview: Preview, notes: Sequence[str]) -> int:
+        """How many of its rows are not on the screen: with all that is said of it, it is on one."""
         columns, height = self.size()
         self._say(title, BOLD)
         rows = rows_of(preview, columns)
-        room = max(height - AROUND, LEAST_ROWS)
+        around = sum(len(self._broken(text)) for text in (title, *notes, _keys(1, notes)))
+        room = max(height - around - 2, LEAST_ROWS)
         hidden = len(rows) - room
         if hidden <= 0:
             self._rows(rows)
@@ -95,11 +98,12 @@ class TerminalApprover:
 
     def _answer(self, title: str, preview: Preview, verdict: Verdict, hidden: int) -> Approval:
         scopes = SCOPES if verdict.rules else {"y": SCOPES["y"]}
-        keys = "[y] once  "
-        keys += "[s] session  [p] project  [u] everywhere  " if verdict.rules else ""
-        keys += "[n] no  [Esc] stop" + ("  [v] all of it" if hidden else "")
         while True:
-            key = self._key(keys)
+            try:
+                key = self._key(_keys(hidden, verdict.rules))
+            except KeyboardInterrupt:
+                self.write("\n")
+                key = STOP
             if key == "v" and hidden:
                 self._show_all(title, preview)
             elif key in scopes:
@@ -113,19 +117,14 @@ class TerminalApprover:
                 self.write("not allowed\n")
                 return Approval(False, stop=True)
 
-    def _key(self, keys: str) -> str:
+    def _key(self, question: str) -> str:
         """Put the question; nothing that was typed before it is there is its answer."""
-        try:
-            calm(self.typing)
-        except KeyboardInterrupt:
-            return STOP
-        question = f"allow it? {keys} "
-        columns, _ = self.size()
-        shown = "\n".join(wrap(question, max(columns - 1, 1)))
+        calm(self.typing)
+        shown = "\n".join(self._broken(question))
         if self.page is None:
-            said = read_line(self.write, shown + "then Enter (Enter alone: no) ")
+            said = read_line(self.write, shown + " then Enter (Enter alone: no) ")
             return STOP if said is None else SAID.get(said.lower(), said.lower())
-        self.write(shown)
+        self.write(f"{shown} ")
         key = read_key(self.typing)
         self.write("\n")
         return key
@@ -136,6 +135,16 @@ class TerminalApprover:
         self.write("".join(f"{line}\n" for line in painted(rows, paints=self.paints)))
 
     def _say(self, text: str, style: str = "") -> None:
-        columns, _ = self.size()
-        for line in wrap(seen_line(text), max(columns - 1, 1)):
+        for line in self._broken(text):
             self.write(f"{style}{line}{RESET}\n" if self.paints and style else f"{line}\n")
+
+    def _broken(self, text: str) -> list[str]:
+        """At words where there are any; a long name is cut where the line is full."""
+        room = max(self.size()[0] - 1, LEAST_COLUMNS)
+        return [row for line in wrap(seen_line(text), room) for row in hewn(line, room)]
+
+
+def _keys(hidden: int, rules: Sequence[str]) -> str:
+    more = "[s] session  [p] project  [u] everywhere  " if rules else ""
+    all_of_it = "  [v] all of it" if hidden else ""
+    return f"allow it? [y] once  {more}[n] no  [Esc] stop{all_of_it}"

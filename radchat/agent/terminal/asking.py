@@ -43,16 +43,15 @@ def calm(typing: Typing) -> None:
 
 
 def read_key(typing: Typing) -> str:
-    """A letter that came alone, STOP or NO_KEY."""
+    """A letter that came alone, STOP or NO_KEY. Raises KeyboardInterrupt."""
     source = typing.source
-    try:
+    keys = []
+    while not keys and not source.closed:  # of a paste that is not at its end there are none
         _waits(None)
         keys = source.read_keys()
         while not source.closed and _waits(SETTLE_S):
             keys += source.read_keys()
-    except KeyboardInterrupt:
-        return STOP
-    keys += source.flush_keys()
+        keys += source.flush_keys()
     if source.closed:
         return STOP
     if len(keys) != 1:
@@ -67,17 +66,17 @@ def read_line(write: Callable[[str], None], mark: str) -> str | None:
     """In the terminal's own line editing; what was typed or pasted behind it waits for the prompt.
     None: Ctrl+C, Ctrl+D, or the terminal went away.
     """
-    write(mark)
     line = b""
-    with keyboard.lent():
-        try:
+    try:
+        with keyboard.lent():
+            write(mark)  # when Enter is Enter already: somebody may be quick
             while not line.endswith(b"\n"):
                 piece = os.read(sys.stdin.fileno(), 1 << 16)
                 if not piece:
                     break
                 line += piece
-        except (KeyboardInterrupt, OSError):
-            line = b""
+    except (KeyboardInterrupt, OSError):
+        line = b""
     if not line.endswith(b"\n"):
         write("\n")
         return None

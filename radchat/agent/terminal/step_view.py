@@ -66,6 +66,12 @@ class StepView:
                 self._body(preview)
         self._running = _Running(call.name, self.status)
 
+    def rest(self) -> None:
+        """Nothing is drawn: something else is on the line."""
+        if self._running is not None:
+            self._running.end()
+            self._running = None
+
     def on_progress(self, call: Call, line: str) -> None:  # noqa: ARG002
         if self._running is not None:
             self._running.line = one_line(line)
@@ -73,9 +79,7 @@ class StepView:
     def on_result(
         self, call: Call, result: Result, outcome: Outcome | None, changed: Sequence[str]
     ) -> None:
-        if self._running is not None:
-            self._running.end()
-            self._running = None
+        self.rest()
         if outcome is None and call.id not in self._asked:
             self._line(f"* {call.name}")
         if outcome is not None and outcome.details.get("code") is not None:
@@ -95,9 +99,7 @@ class StepView:
 
     def finish(self) -> None:
         """However the turn ended."""
-        if self._running is not None:
-            self._running.end()
-            self._running = None
+        self.rest()
         if self._view is not None:
             self._view.finish()
             self._view = None
