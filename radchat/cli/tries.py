@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -205,15 +206,19 @@ def _write(text: str) -> None:
 
 
 def _approver(cli: common.Cli) -> Callable[[int], Approver]:
+    from radchat.agent.terminal import person
     from radchat.agent.terminal.approval import TerminalApprover
 
+    typing, turn, paints = person.Keyboard(), threading.Lock(), cli.paints(person.stream())
     return lambda number: TerminalApprover(
-        _write, lambda: _drop(keyboard.not_read()), cli.paints(sys.stderr), f"try {number}: "
+        person.tell,
+        typing,
+        person.size,
+        in_lines=not cli.shows_screens,
+        paints=paints,
+        label=f"try {number}: ",
+        turn=turn,
     )
-
-
-def _drop(_typed: str) -> None:
-    """There is no prompt after this that it could be for."""
 
 
 @dataclass
@@ -222,7 +227,7 @@ class _Picking:
 
     def pick(self, tries: Sequence[Try], session: str) -> Try | None:
         """Of those that have come to an end; None: none of them."""
-        from radchat.agent.terminal.approval import read_line
+        from radchat.agent.terminal.asking import read_line
         from radchat.agent.tries import table
 
         whole = {str(one.number): one for one in tries if one.ended is not None}

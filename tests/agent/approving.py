@@ -67,7 +67,9 @@ def main() -> None:
         while waiting() < ahead:
             time.sleep(0.01)
         typing = Typing()
-        approver = TerminalApprover(write, typing, size, page=shown_whole if screens else None)
+        approver = TerminalApprover(
+            write, typing, size, page=shown_whole if screens else None, in_lines=not screens
+        )
         if "question" in asked:
             answer = approver.ask(Question(asked["question"], tuple(asked["choices"])))
             write(f"ANSWER {json.dumps(answer)}\n")

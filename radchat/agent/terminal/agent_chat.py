@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, TextIO
+from typing import Any
 
 from radchat.agent.loop import Agent, Bounds, Ended, Kept
 from radchat.agent.prompt import SYSTEM, facts, instruction_file, read_instructions
 from radchat.agent.setting_up import Place
 from radchat.agent.steps import DaemonSteps
-from radchat.agent.terminal import rewinding, settings
+from radchat.agent.terminal import person, rewinding, settings
 from radchat.agent.terminal.approval import TerminalApprover
 from radchat.agent.terminal.body import Row
 from radchat.agent.terminal.step_view import StepView
@@ -23,7 +22,6 @@ from radchat.chat.generating import how_shown
 from radchat.chat.host import Host
 from radchat.chat.opening import Start
 from radchat.chat.repl import Chat
-from radchat.chat.say import columns as columns_of
 from radchat.chat.text import one_line
 from radchat.chat.view import View
 
@@ -59,11 +57,12 @@ class AgentChat(Chat):
             },
         )
         self.approver = TerminalApprover(
-            self.tell_person,
+            person.tell,
             self.prompt,
-            self._size,
+            person.size,
             page=self._page if host.shows_screens else None,
-            paints=host.paints(_shown_to_person()),
+            in_lines=not host.shows_screens,
+            paints=host.paints(person.stream()),
         )
         place.ask_user = self._ask_user
 
@@ -195,26 +194,6 @@ class AgentChat(Chat):
         page(title, rows, colors=self.host.paints(sys.stdout))
 
     @staticmethod
-    def _size() -> tuple[int, int]:
-        stream = _shown_to_person()
-        try:
-            rows = os.get_terminal_size(stream.fileno()).lines or 24
-        except (OSError, ValueError):
-            rows = 24
-        return columns_of(stream), rows
-
-    @staticmethod
-    def tell_person(text: str) -> None:
-        stream = _shown_to_person()
-        stream.write(text)
-        stream.flush()
-
-    @staticmethod
     def _write(text: str) -> None:
         sys.stderr.write(text)
         sys.stderr.flush()
-
-
-def _shown_to_person() -> TextIO:
-    """The log may go to a file; what somebody is to answer must be seen."""
-    return sys.stderr if sys.stderr.isatty() else sys.stdout

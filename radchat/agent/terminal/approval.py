@@ -30,19 +30,21 @@ WORDS = {"once": "once", "session": "for this session", "project": "for this pro
 @dataclass
 class TerminalApprover:
     """``write``: to the terminal, text that is clean. ``size``: its columns and rows. ``page``:
-    shows rows on the whole screen; None where there are no screens, and a line is an answer.
+    shows rows on the whole screen, else they are written. ``in_lines``: an answer is a line.
+    ``turn``: of all that may ask.
     """
 
     write: Callable[[str], None]
     typing: Typing
     size: Callable[[], tuple[int, int]]
     page: Callable[[str, Callable[[int], list[Row]]], None] | None = None
+    in_lines: bool = False
     paints: bool = False
     label: str = ""  # of one of several tries
-    _turn: threading.Lock = field(default_factory=threading.Lock)  # one question at a time
+    turn: threading.Lock = field(default_factory=threading.Lock)
 
     def approve(self, call: Call, preview: Preview, verdict: Verdict) -> Approval:
-        with self._turn:
+        with self.turn:
             title = call.name if preview.body_kind == "command" else preview.title
             title = f"{self.label}{title}"
             notes = [(f"! {line}", WARNING) for line in oddities(f"{title}\n{preview.body}")]
@@ -57,7 +59,7 @@ class TerminalApprover:
 
     def ask(self, question: Question) -> str | None:
         """A question of the model's; a number stands for one of its choices."""
-        with self._turn:
+        with self.turn:
             for line in f"{self.label}the model asks: {question.text}".split("\n"):
                 self._say(line, BOLD)
             for number, choice in enumerate(question.choices, 1):
@@ -121,7 +123,7 @@ class TerminalApprover:
         """Put the question; nothing that was typed before it is there is its answer."""
         calm(self.typing)
         shown = "\n".join(self._broken(question))
-        if self.page is None:
+        if self.in_lines:
             said = read_line(self.write, shown + " then Enter (Enter alone: no) ")
             return STOP if said is None else SAID.get(said.lower(), said.lower())
         self.write(f"{shown} ")

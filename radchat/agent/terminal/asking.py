@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from prompt_toolkit.input import Input
+from prompt_toolkit.key_binding import KeyPress
 from prompt_toolkit.keys import Keys
 
 from radchat.chat import keyboard
@@ -45,7 +46,7 @@ def calm(typing: Typing) -> None:
 def read_key(typing: Typing) -> str:
     """A letter that came alone, STOP or NO_KEY. Raises KeyboardInterrupt."""
     source = typing.source
-    keys = []
+    keys: list[KeyPress] = []
     while not keys and not source.closed:  # of a paste that is not at its end there are none
         _waits(None)
         keys = source.read_keys()

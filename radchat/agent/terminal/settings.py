@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from radchat.agent.permission.grants import Granted, lines
 from radchat.agent.permission.rules import Rule
 from radchat.agent.setting_up import mode_of
+from radchat.agent.terminal import person
 from radchat.agent.terminal.asking import calm, read_line
 from radchat.chat.text import clean, one_line
 from radchat.errors import NotFound, UsageError
@@ -62,7 +63,7 @@ def asks_trust(chat: AgentChat, name: str) -> bool:
     """Whether a folder's instructions are read; kept with the project's rules."""
     calm(chat.prompt)
     said = read_line(
-        chat.tell_person,
+        person.tell,
         f"{one_line(name)} in this folder has instructions for agents. Read it? It can't permit "
         "anything. [y/N] ",
     )
