@@ -180,14 +180,14 @@ def document(played: Played, error: RadchatError | None) -> dict[str, Any]:
     ended = played.won.ended if played.won is not None else None
     return {
         "result": ended.text if ended is not None else "",
-        "session": played.session,
-        "name": played.name,
+        "session": played.first.session,
+        "name": played.first.name,
         "message": ended.message if ended is not None else None,
         "branch": played.won.branch if played.won is not None else None,
         "turns": sum(one.ended.turns for one in played.tries if one.ended is not None),
         "ended": ended.reason if ended is not None else "none",
-        "usage": table.summed(played.tries, "usage"),
-        "cache": table.summed(played.tries, "cache"),
+        "usage": table.summed(played, "usage"),
+        "cache": table.summed(played, "cache"),
         "permission_denials": [
             denial for one in played.tries if one.ended is not None for denial in one.ended.denials
         ],

@@ -56,7 +56,8 @@ class ScriptedTries:
             bodies.append(body)
             yield Event("message", {"choice": choice, **body})
         context = {"used": 1229, "limit": 8192}
-        yield Event("done", {"session": SESSION, "branches": bodies, "context": context})
+        done = {"session": SESSION, "branches": bodies, "usage": usage(), "cache": CACHE}
+        yield Event("done", {**done, "context": context})
 
     def _body(self, number: int, request: str) -> dict[str, Any]:
         with self._lock:

@@ -131,7 +131,7 @@ def test_the_first_that_passes_is_kept(work: Work) -> None:
     assert f"{root}\nprint(2)\n" in said, "of the copy, under the folder's name"
     told = json.dumps(work.daemon.asked("generate"))
     assert "tries/run-" not in told
-    assert ended["usage"]["input_tokens"] == 1211 * (2 + 4)
+    assert ended["usage"]["input_tokens"] == 1211 * (1 + 1 + 3 + 1), "what they share, once"
 
     journal = Journal(work.home / "data" / "agent" / SESSION)
     calls = ["c2.1.0", "c2.2.0", "c2.3.0"]

@@ -46,8 +46,7 @@ class Played:
     by number.
     """
 
-    session: str
-    name: str
+    first: First
     tries: list[Try]
     won: Try | None = None
     brought: Rewound = field(default_factory=Rewound)
@@ -117,7 +116,7 @@ class Play:
             kept = agent.kept or self.place.open_kept(first.session)
             agent.kept = kept
             tries = self._tries(wanted, tools, first, kept, copies, places)
-            played = Played(first.session, first.name, tries)
+            played = Played(first, tries)
             listeners = [self.listener_of(one.number) for one in tries]
             race = Race(tries, listeners, self.approver_of, self.note)
             played.won = race.run()
@@ -190,12 +189,12 @@ class Play:
                 if one.entries.changed():
                     played.copies[one.number] = copies.keep(one.number - 1)
             if before is not None:
-                self._switch(played.session, before)
+                self._switch(played.first.session, before)
             return
         played.brought = bring(self.place.workspace.root, won.entries)
         if played.brought.left:
             played.copies[won.number] = copies.keep(won.number - 1)
-        self._switch(played.session, won.branch)
+        self._switch(played.first.session, won.branch)
 
     def _switch(self, session: str, branch: str) -> None:
         self.client.call("switch", where=self.asked["where"], session=session, ref=branch)

@@ -31,6 +31,8 @@ class First:
     session: str
     name: str
     steps: list[Step]
+    usage: Mapping[str, int]  # of all of it: what they share counts once
+    cache: Mapping[str, int]
 
 
 def first_step(
@@ -80,9 +82,9 @@ def _follow(stream: Iterable[Event], listener: Listener) -> First:
             name = str(event.data.get("name") or session)
             listener.on_event(event.name, event.data)
         elif event.name == "done":
-            return First(
-                session, name, [step_of(body, event.data) for body in event.data["branches"]]
-            )
+            steps = [step_of(body, event.data) for body in event.data["branches"]]
+            usage, cache = event.data.get("usage") or {}, event.data.get("cache") or {}
+            return First(session, name, steps, usage, cache)
         elif event.name in ("notice", "progress", "message"):
             listener.on_event(event.name, event.data)
     raise RadchatError("the daemon ended the answer without a word")
@@ -99,6 +101,8 @@ class TrySteps(DaemonSteps):
         head = {"branch": step.branch, "message": step.message}
         super().__init__(client, {**rest, "session": first.session}, tools, head)
         self.cancelled = threading.Event()
+        self.usage: list[Mapping[str, int]] = []  # of each step after the first
+        self.cache: list[Mapping[str, int]] = []
         self._said: Step | None = step
 
     def step(self, ask: Ask, listener: Listener) -> Step:
@@ -106,6 +110,8 @@ class TrySteps(DaemonSteps):
         step, self._said = self._said, None
         if step is None and not self.cancelled.is_set():
             step = super().step(ask, listener)
+            self.usage.append(step.usage)
+            self.cache.append(step.cache)
         if step is None or self.cancelled.is_set():
             raise Cancelled
         return step

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from radchat.agent.tries.playing import Played
 from radchat.agent.tries.race import Try
@@ -29,11 +29,13 @@ def lines(tries: Sequence[Try], columns: int) -> list[str]:
     ]
 
 
-def summed(tries: Sequence[Try], what: str) -> dict[str, int]:
-    """``usage`` or ``cache``, of all tries."""
+def summed(played: Played, what: Literal["usage", "cache"]) -> dict[str, int]:
+    """Of all steps of all tries, those that were cancelled too."""
     total: dict[str, int] = {}
-    for one in tries:
-        for name, number in (getattr(one.ended, what) if one.ended is not None else {}).items():
+    each = [getattr(played.first, what)]
+    each += (counts for one in played.tries for counts in getattr(one.steps, what))
+    for counts in each:
+        for name, number in counts.items():
             total[name] = total.get(name, 0) + number
     return total
 
