@@ -492,7 +492,7 @@ def test_slash_commands_move_this_chats_own_head(chat: Open, daemon: FakeDaemon)
 
 
 def test_the_slash_commands_that_show_print_and_harm_nothing(chat: Open) -> None:
-    terminal = chat("chat", rows=50, columns=200)
+    terminal = chat("chat", rows=60, columns=200)
     terminal.wait_for("> ")
     for command, shown in (
         ("/help", "this list"),
