@@ -48,6 +48,10 @@ Reason: TypeAlias = Literal[
     "stopped",  # by the person who was asked
     "interrupted",  # by Ctrl+C
 ]
+CUT = {
+    "length": "was cut off by the limit of tokens",
+    "dead_end": "could not go on: the model can't write what the tools' schemas want",
+}
 RETRIES = 2  # of a call that can't be read
 REPEATS = 3  # of the same call, one after the other
 FAILURES = 3  # of tools, unforeseen ones, one after the other
@@ -144,13 +148,13 @@ class Agent:
             self.listener.on_step(self._num, step)
             if step.finish_reason == "abort":
                 return self._ended("interrupted", step, "interrupted")
-            if not step.calls and step.call_error is None and step.finish_reason == "length":
-                return self._ended("tokens", step, "the answer was cut off by its limit")
+            if not step.calls and step.finish_reason != "stop":
+                what = "the answer" if step.call_error is None else "a call"
+                why = CUT.get(step.finish_reason, f"ended as {step.finish_reason}")
+                return self._ended("tokens", step, f"{what} {why}")
             if not step.calls and step.call_error is None:
                 return self._ended("answer", step)
             if not step.calls:
-                if step.finish_reason == "length":
-                    return self._ended("tokens", step, "a call was cut off by the limit of tokens")
                 unread += 1
                 if unread > RETRIES:
                     why = f"{unread} calls in a row could not be read: {step.call_error}"

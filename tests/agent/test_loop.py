@@ -82,6 +82,8 @@ def test_as_many_steps_as_there_may_be(tmp_path: Path) -> None:
     [
         (step(text="and so", finish_reason="length"), "tokens"),
         (step(finish_reason="length", call_error="the answer ended inside a call"), "tokens"),
+        (step(text="and", finish_reason="dead_end"), "tokens"),
+        (step(text="and", finish_reason="error"), "tokens"),
         (step(text="half", finish_reason="abort"), "interrupted"),
     ],
 )

@@ -39,7 +39,7 @@ MODULES = {
     "ask hello": 190,
     "__complete zsh tree --": 149,
     "__complete zsh ask -m": 181,
-    "doctor": 241,
+    "doctor": 244,
 }
 SECONDS = {"--help": 0.090, "tree": 0.160, "sessions ls": 0.160, "__complete zsh switch m": 0.200}
 
