@@ -49,6 +49,7 @@ class Work:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # also under nohup
         )
 
     def run(self, steps: list[str | Calls], *more: str) -> dict[str, Any]:
