@@ -26,6 +26,10 @@ from tests.waiting import wait_until
 SANDBOX = () if KINDS else ("--no-sandbox",)
 
 
+def _hangs_up() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 class Work:
     """A folder, a home, and a daemon that is a script."""
 
@@ -49,7 +53,7 @@ class Work:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # also under nohup
+            preexec_fn=_hangs_up,  # noqa: PLW1509 - also under nohup; there is one thread
         )
 
     def run(self, steps: list[str | Calls], *more: str) -> dict[str, Any]:
