@@ -115,11 +115,13 @@ class Agent:
     _last: tuple[str, int] = ("", 0)  # the last call, and how often it came
     _failures: int = 0
 
-    def turn(self, text: str, facts: str = "") -> Ended:
-        """Until the model is done, or something else ends it. Raises what the daemon says."""
+    def turn(self, text: str, facts: str = "", *, is_new: bool = True) -> Ended:
+        """Until the model is done, or something else ends it. Raises what the daemon says.
+        ``is_new``: it follows what there is, and calls without a result get one.
+        """
         self._num, self._denials, self._usage, self._cache = 0, [], {}, {}
         self._last, self._failures = ("", 0), 0
-        results = self.left_open()
+        results = self.left_open() if is_new else ()
         return self._run(Ask(text, results, facts))
 
     def close(self) -> None:

@@ -30,8 +30,8 @@ def call_of(body: Mapping[str, Any]) -> Call:
 
 class DaemonSteps:
     """``asked``: the arguments of the first `generate`, its session and place among them; what is
-    said once (files, a system prompt, the place) is only in that. ``head``: one's own, as an open
-    chat has; None: the session's moves.
+    said once (files, a system prompt, the place, another kind than a turn) is only in that.
+    ``head``: one's own, as an open chat has; None: the session's moves.
     """
 
     def __init__(
@@ -90,8 +90,8 @@ class DaemonSteps:
 
     def _payload(self, ask: Ask) -> dict[str, Any]:
         payload = {
-            **self._first,
             "kind": "turn",
+            **self._first,
             "text": ask.text,
             "facts": ask.facts if ask.text else "",
             "results": [result.to_json() for result in ask.results],
@@ -117,7 +117,7 @@ class DaemonSteps:
     def _begun(self, init: Mapping[str, Any]) -> None:
         """What was said once is said, and where it was is known."""
         self.session, self.name = init["session"], str(init.get("name") or init["session"])
-        for key in ("new_session", "at", "system", "files", "only_terminal"):
+        for key in ("new_session", "at", "system", "files", "only_terminal", "kind", "ref"):
             self._first.pop(key, None)
         self._first["session"] = self.session
         self._moved({"branch": init.get("branch"), "message": init.get("user")})

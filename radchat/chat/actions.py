@@ -19,7 +19,6 @@ from radchat.chat import (
 )
 from radchat.chat.files import load
 from radchat.chat.footer import count, place, size
-from radchat.chat.generating import generate
 from radchat.chat.keyboard import as_found
 from radchat.chat.options import DTYPE, parse_option
 from radchat.chat.sessions_view import LISTED, listing
@@ -154,7 +153,7 @@ def _retry(chat: Chat, rest: str) -> None:
     number = rest.removeprefix("-N").strip() or "1" * (not rest)
     if not (number.isdigit() and int(number) > 0):
         raise UsageError("/retry [K]: how many answers")
-    generate(chat, kind="retry", n=int(number))
+    chat.answer(kind="retry", n=int(number))
 
 
 def _edit(chat: Chat, rest: str) -> None:
@@ -166,7 +165,7 @@ def _edit(chat: Chat, rest: str) -> None:
     own = log["session"] == chat.session.get("id")
     turn = str(turns[-1]["id"]) if own else f"{log['session']}:{turns[-1]['id']}"
     if text.strip():
-        generate(chat, kind="edit", ref=turn, text=text.strip())
+        chat.answer(kind="edit", ref=turn, text=text.strip())
         return
     chat.default, chat.editing = str(turns[-1]["text"]), turn
     chat.editing_turn = int(turns[-1].get("turn") or len(turns))
@@ -174,7 +173,7 @@ def _edit(chat: Chat, rest: str) -> None:
 
 
 def _continue(chat: Chat, rest: str) -> None:  # noqa: ARG001
-    generate(chat, kind="continue")
+    chat.answer(kind="continue")
 
 
 def _undo(chat: Chat, rest: str) -> None:

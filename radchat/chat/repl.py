@@ -230,13 +230,13 @@ class Chat(Position):
             name, rest = commands.parse(text)
             self._actions[name](self, rest)
         elif ref is not None:
-            generate(self, kind="edit", ref=ref, text=text)
+            self.answer(kind="edit", ref=ref, text=text)
         else:
-            self.answer(text)
+            self.answer(kind="turn", text=text)
 
-    def answer(self, text: str) -> None:
-        """A message: what follows it is shown."""
-        generate(self, kind="turn", text=text)
+    def answer(self, **args: Any) -> None:
+        """To a message, an edited one, one more, or the rest of one: what comes is shown."""
+        generate(self, **args)
 
     def on_idle_interrupt(self) -> None:
         """Ctrl+C at an empty prompt."""

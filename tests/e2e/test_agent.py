@@ -117,6 +117,30 @@ def test_a_failing_test_is_mended_and_the_mending_taken_back(project: Project) -
     assert computed - words <= 24, "what closes a message, and opens the next: 22 bytes of ChatML"
 
 
+def test_a_turn_that_is_retried_or_edited_is_worked_on_too(project: Project) -> None:
+    """Beside the first one; what that has done to the files is said, and can be had back."""
+    project.begin("mends")
+    with project.terminal("-y", "mend it") as screen:
+        screen.wait_for(lambda t: after(t, "It is mended.", "main@"))
+        first = project.path()
+        screen.type("/retry\r")
+        screen.wait_for(lambda t: after(t, "left them elsewhere: 1 file", "main-2@"))
+        retried = project.path()
+        assert [message.role for message in retried[:2]] == ["system", "user"]
+        assert retried[:2] == first[:2]
+        assert [message.role for message in retried].count("tool") == 3, "it is not mended: it was"
+        screen.type("/edit 1 mend it well\r")
+        screen.wait_for(lambda t: after(t, "(was", "main-2@"))
+        edited = project.path()
+        assert edited[1].text == "mend it well"
+        assert [message.role for message in edited].count("tool") == 3
+        screen.type("/retry 2\r")
+        screen.wait_for("an agent gives one answer at a time")
+        screen.type("/bye\r")
+        assert screen.wait_end() == 0
+    assert histories.problems(edited) == []
+
+
 def test_one_task_prints_its_last_words_alone_and_tells_the_rest_elsewhere(
     project: Project,
 ) -> None:

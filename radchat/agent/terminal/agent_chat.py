@@ -18,12 +18,14 @@ from radchat.agent.terminal.step_view import StepView
 from radchat.agent.types import Question, Tool
 from radchat.chat import commands
 from radchat.chat.files import files_of
+from radchat.chat.footer import where
 from radchat.chat.generating import how_shown
 from radchat.chat.host import Host
 from radchat.chat.opening import Start
 from radchat.chat.repl import Chat
 from radchat.chat.text import one_line
 from radchat.chat.view import View
+from radchat.errors import UsageError
 
 TWICE_S = 2.0  # between two Ctrl+C that end it
 
@@ -68,15 +70,19 @@ class AgentChat(Chat):
 
     # -- a message ---------------------------------------------------------------------------------
 
-    def answer(self, text: str) -> None:
-        client = self.settled()
-        asked = self._asked(text)
+    def answer(self, *, kind: str = "turn", text: str = "", n: int = 1, **how: Any) -> None:
+        if n > 1:
+            raise UsageError("an agent gives one answer at a time: radchat agent --tries K")
+        client, was = self.settled(), self.head
+        asked = self._asked(text) | ({} if kind == "turn" else {"kind": kind, **how})
+        if kind != "turn":
+            asked.pop("at", None)
         steps = DaemonSteps(client, asked, list(self.tools.values()), head=self.head or {})
         view = self._view()
         agent = self._agent_of(steps, view)
         was_begun = False
         try:
-            ended = agent.turn(text, self._facts())
+            ended = agent.turn(text, self._facts() if text else "", is_new=kind == "turn")
             was_begun = True
         finally:
             view.finish()
@@ -87,6 +93,9 @@ class AgentChat(Chat):
                 self.files, self.at, self.has_talked = [], None, True
                 self.made.discard(str(self.session.get("id")))
         self._told(ended)
+        if kind in ("retry", "edit"):
+            self.host.note(where({**self.session, "head": self.head}, was))
+            rewinding.tell_difference(self)
 
     def _asked(self, text: str) -> dict[str, Any]:
         asked = {

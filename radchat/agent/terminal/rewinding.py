@@ -113,7 +113,7 @@ def tell_difference(chat: AgentChat) -> None:
     files = files_of(kept.entries, [call for call in past.done if call not in here])
     if files and files != chat.told_files:
         chat.host.note(
-            f"{counted(len(files), 'file')} stay as the agent left them elsewhere: "
+            f"as the agent left them elsewhere: {counted(len(files), 'file')}; "
             f"/rewind {str(path[-1]['id'])[:4] if path else ''} brings them here"
         )
     chat.told_files = files
