@@ -32,6 +32,7 @@ class StepView:
     columns: Callable[[], int]
     paints: bool = False
     is_quiet: bool = False
+    tick_s: float = TICK_S
     _view: View | None = None
     _asked: set[str] = field(default_factory=set)  # calls a person was shown
     _running: _Running | None = None
@@ -64,7 +65,7 @@ class StepView:
                 preview.body.count("\n") and preview.body_kind == "command"
             ):
                 self._body(preview)
-        self._running = _Running(call.name, self.status)
+        self._running = _Running(call.name, self.status, self.tick_s)
 
     def rest(self) -> None:
         """Nothing is drawn: something else is on the line."""
@@ -128,7 +129,8 @@ class StepView:
 class _Running:
     """The status line while a tool runs: how long, and its last line."""
 
-    def __init__(self, name: str, status: Callable[[str], None]) -> None:
+    def __init__(self, name: str, status: Callable[[str], None], tick_s: float) -> None:
+        self._tick_s = tick_s
         self.line = ""
         self._name, self._status = name, status
         self._began = time.monotonic()
@@ -137,7 +139,7 @@ class _Running:
         self._thread.start()
 
     def _tick(self) -> None:
-        while not self._is_over.wait(TICK_S):
+        while not self._is_over.wait(self._tick_s):
             seconds = time.monotonic() - self._began
             self._status(" ".join([f"{self._name} {seconds:.0f} s", self.line]).rstrip())
 
