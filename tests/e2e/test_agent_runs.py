@@ -171,6 +171,26 @@ def test_ctrl_c_at_a_terminal_ends_the_tool_and_leads_back_to_the_prompt(work: W
     assert result["status"] == "interrupted"
 
 
+def test_ctrl_c_twice_ends_it_all(work: Work) -> None:
+    """Whatever is at work when the second one comes: the end of the tool, or the prompt."""
+    number = unique()
+    work.daemon.script = full_script()
+    hangs = shell(f"trap '' INT TERM; sleep {number}; true")
+    work.model = ScriptedModel(work.daemon, [hangs])
+    words = radchat("--daemon", str(work.daemon.path), "agent", "-y", *SANDBOX)
+    with Terminal(words, work.env, cwd=work.root) as terminal:
+        terminal.wait_for("tiny · main@")
+        terminal.type("do it\r")
+        terminal.wait_for(lambda _: len(running(number)) >= 1)
+        deadline = time.monotonic() + 60
+        while terminal.child.isalive() and time.monotonic() < deadline:
+            terminal.type("\x03")  # two at once may be one
+            terminal.settle(0.1, 0.2)
+        assert terminal.wait_end() == 0
+        assert "Continue: radchat agent -r" in terminal.everything
+        assert not running(number)
+
+
 def test_the_terminal_is_as_it_was(work: Work) -> None:
     """AG-09: what wants a terminal gets none, and takes no keys."""
     wants = """stty -echo raw </dev/tty; stty -echo raw; reset; cat; sudo -k true; git init -q .

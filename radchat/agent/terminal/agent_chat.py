@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
+from types import FrameType
 from typing import Any
 
 from radchat.agent.loop import Agent, Bounds, Ended, Kept
@@ -47,6 +49,7 @@ class AgentChat(Chat):
         self._max_turns = max_turns
         self._kept_of: str | None = None  # the session whose journal is open
         self._agent: Agent | None = None
+        self._is_working = False
         self._interrupted_at = -TWICE_S
         self.told_files: list[str] = []  # that stand otherwise than here
         super().__init__(
@@ -68,6 +71,22 @@ class AgentChat(Chat):
         )
         place.ask_user = self._ask_user
 
+    def run(self) -> int:
+        before = signal.signal(signal.SIGINT, self._on_interrupt)
+        try:
+            return super().run()
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    def _on_interrupt(self, _number: int, _frame: FrameType | None) -> None:
+        """What goes on ends; the second of two quick ones ends all, whatever is at work then."""
+        now = time.monotonic()
+        if now - self._interrupted_at < TWICE_S:
+            self.is_over = True
+        elif self._is_working:
+            self._interrupted_at = now
+        raise KeyboardInterrupt
+
     # -- a message ---------------------------------------------------------------------------------
 
     def answer(self, *, kind: str = "turn", text: str = "", n: int = 1, **how: Any) -> None:
@@ -81,10 +100,12 @@ class AgentChat(Chat):
         view = self._view()
         agent = self._agent_of(steps, view)
         was_begun = False
+        self._is_working = True
         try:
             ended = agent.turn(text, self._facts() if text else "", is_new=kind == "turn")
             was_begun = True
         finally:
+            self._is_working = False
             view.finish()
             if steps.head:
                 was_begun = was_begun or steps.head != self.head
@@ -149,7 +170,6 @@ class AgentChat(Chat):
 
     def _told(self, ended: Ended) -> None:
         if ended.reason == "interrupted":
-            self._interrupted_at = time.monotonic()
             self.prompt.hold()
             self.host.note("interrupted: what came so far is kept")
         elif ended.why:
