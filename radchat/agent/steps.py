@@ -46,6 +46,7 @@ class DaemonSteps:
         self._first: dict[str, Any] = {**asked, "options": options}
         self._tools = wire(tools)
         self._request: str | None = None
+        self._has_begun = False  # the step in progress
         self._has_own_head = head is not None
         self.session: str | None = asked.get("session")
         self.name = ""  # of the session
@@ -54,13 +55,18 @@ class DaemonSteps:
     def step(self, ask: Ask, listener: Listener) -> Step:
         """Ctrl+C ends it with what it has; one more raises KeyboardInterrupt."""
         payload = self._payload(ask)
-        self._request = payload["request"]
+        self._request, self._has_begun = payload["request"], False
         with self._client.stream("generate", **payload) as stream:
             try:
                 return self._follow(stream, listener)
             except KeyboardInterrupt:
                 self.cancel()
-                return self._follow(stream, listener)
+                try:
+                    return self._follow(stream, listener)
+                except RadchatError:
+                    if self._has_begun:
+                        raise
+                    raise KeyboardInterrupt from None  # it has ended before it began: no word
 
     def cancel(self) -> None:
         if self._request is not None:
@@ -116,6 +122,7 @@ class DaemonSteps:
 
     def _begun(self, init: Mapping[str, Any]) -> None:
         """What was said once is said, and where it was is known."""
+        self._has_begun = True
         self.session, self.name = init["session"], str(init.get("name") or init["session"])
         for key in ("new_session", "at", "system", "files", "only_terminal", "kind", "ref"):
             self._first.pop(key, None)

@@ -144,6 +144,40 @@ def test_a_call_that_is_cut_off_is_none_and_the_next_turn_works(tmp_path: Path) 
     run(main())
 
 
+def test_a_call_in_the_midst_of_which_it_is_cancelled_is_none(tmp_path: Path) -> None:
+    """Ctrl+C while arguments are being written."""
+
+    def slow(turns: Turns) -> Mapping[str, float]:
+        long = call("shell", command="x" * 2000)
+        return {f"I look. {long}": 1.0} if turns[-1][0] == "user" else {"Done.": 1.0}
+
+    async def main() -> None:
+        async with house(tmp_path, Machine(script=slow)) as home:
+            events: list[Any] = []
+
+            def say(event: Any) -> None:
+                events.append(event)
+                if event.name == "delta" and "look" in "".join(
+                    each["text"] for each in named(events, "delta")
+                ):
+                    answer.cancel()
+
+            long: Any = {"temperature": 0, "max_tokens": 3000}
+            answer = home.answer(say, text="go", new_session=True, tools=TOOLS, options=long)
+            await answer.run()
+            (body,) = named(events, "message")
+            assert (body["finish_reason"], body["calls"]) == ("abort", [])
+            assert named(events, "call") == []
+            messages = await path(home)
+            assert histories.problems(messages) == []
+            assert not [part for part in messages[-1].parts if part.get("type") == "tool_call"]
+            after = of(await home.say("and now?", tools=TOOLS, options=ROOM))
+            assert after["calls"] or after["text"] or after["call_error"]
+            assert histories.problems(await path(home)) == []
+
+    run(main())
+
+
 def test_open_calls_get_results_whoever_goes_on(tmp_path: Path) -> None:
     async def main() -> None:
         async with house(tmp_path, Machine(script=shell)) as home:
