@@ -89,9 +89,12 @@ class Place:
         rules = [Rule.parse(text) for text in asked.allowed]
         project = workspace.root if alias is None else alias
         grants = Grants(places.state / "permissions", project, rules, note)
+        network = grants.allows_network
         runner, found = open_runner(
-            places, workspace.root, env, without=asked.no_sandbox, alias=alias
+            places, workspace.root, env, without=asked.no_sandbox, network=network, alias=alias
         )
+        if network and not asked.no_sandbox:
+            note("commands may use the network: a rule allows it")
         if asked.no_sandbox:
             note("--no-sandbox: commands run with all your rights")
         elif runner is None:

@@ -64,6 +64,12 @@ class Grants:
             self._kept = [*self._read(self._user, "user"), *self._read(self._project, "project")]
         return [*self._own, *self._kept]
 
+    @property
+    def allows_network(self) -> bool:
+        """To commands: by the rule ``network``, from the next start of an agent on."""
+        decisions = {each.decision for each in self.all if each.rule.name == "network"}
+        return decisions == {"allow"}
+
     def add(self, granted: Granted) -> None:
         if granted.scope in ("once", "session"):
             if granted.scope == "session" and granted not in self._own:

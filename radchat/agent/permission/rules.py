@@ -16,7 +16,8 @@ from pathlib import Path
 from radchat.agent.tools.finding import glob_regex
 from radchat.errors import UsageError
 
-NAMES = ("shell", "python", "read", "write", "mcp")
+NAMES = ("shell", "python", "read", "write", "mcp", "network")
+WHOLE = ("python", "network")  # permitted as a whole, or not
 ALIASES = {
     "read_file": "read",
     "list": "read",
@@ -53,8 +54,8 @@ class Rule:
         spec = match["spec"]
         if spec is not None and not spec.strip():
             raise UsageError(f"{text}: nothing stands in the brackets; {name} alone is for all")
-        if spec is not None and name == "python":
-            raise UsageError(f"{text}: python is permitted as a whole, or each time anew")
+        if spec is not None and name in WHOLE:
+            raise UsageError(f"{text}: {name} is permitted as a whole, or not")
         return cls(name, spec)
 
     def fits_words(self, words: tuple[str, ...]) -> bool:

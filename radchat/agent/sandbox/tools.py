@@ -28,7 +28,8 @@ TIMEOUT = "seconds it may take (120)"
 class Shell:
     name = "shell"
     description = (
-        "Run a command line with bash in the folder. There is no terminal, no input and no network."
+        "Run a command line with bash in the folder. There is no terminal, no input, and no "
+        "network unless the user has allowed it."
     )
     parameters = arguments({"command": string("the line")}, timeout=integer(TIMEOUT))
     kind: Kind = "run"
@@ -53,7 +54,7 @@ class Python:
     name = "python"
     description = (
         "Run Python code in a process of its own, in the folder; what it prints comes back. There "
-        "is no input and no network."
+        "is no input, and no network unless the user has allowed it."
     )
     parameters = arguments({"code": string("the program")}, timeout=integer(TIMEOUT))
     kind: Kind = "run"
