@@ -284,7 +284,7 @@ class Agent:
         try:
             outcome = tool.run(call, context, preview)
         except Exception as error:
-            log.exception("the tool %s failed", call.name)
+            log.debug("the tool %s failed", call.name, exc_info=True)  # its result says so
             self._failures += 1
             text = f"{call.name} failed: {type(error).__name__}: {error}"
             return Outcome(text, "error")

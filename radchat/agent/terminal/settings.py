@@ -10,6 +10,7 @@ from radchat.agent.setting_up import mode_of
 from radchat.agent.terminal import person
 from radchat.agent.terminal.asking import calm, read_line
 from radchat.chat.text import clean, one_line
+from radchat.chat.width import cut
 from radchat.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
@@ -24,7 +25,8 @@ USAGE = (
 def show_tools(chat: AgentChat) -> None:
     for name, tool in chat.tools.items():
         first = clean(tool.description).partition(". ")[0].rstrip(".")
-        chat.host.out(f"{one_line(name):<14}{one_line(first)}")
+        line = f"{one_line(name):<14}{one_line(first)}"
+        chat.host.out(line if chat.host.columns is None else cut(line, chat.host.columns))
 
 
 def permissions(chat: AgentChat, rest: str) -> None:
