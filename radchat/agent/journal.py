@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from radchat.errors import Busy
+from radchat.errors import Busy, RadchatError
 
 NAME = "journal.jsonl"
 
@@ -47,8 +47,12 @@ class Journal:
 
     def append(self, entry: Mapping[str, Any]) -> None:
         line = json.dumps({"t": round(time.time(), 3), **entry}) + "\n"
-        os.write(self._file, line.encode())
-        os.fsync(self._file)
+        try:
+            os.write(self._file, line.encode())
+            os.fsync(self._file)
+        except OSError as error:
+            why = error.strerror or error
+            raise RadchatError(f"the agent's journal can't be written: {why}") from error
 
     def read(self) -> list[dict[str, Any]]:
         """What a kill tore is left out."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from radchat.agent import resume
+from radchat.agent.files.workspace import reason
 from radchat.agent.tools import schema, shaping
 from radchat.agent.types import (
     Approval,
@@ -266,7 +267,11 @@ class Agent:
         )
         self.listener.on_start(call, preview)
         if kept.checkpoints is not None and tool.kind in ("write", "run", "other"):
-            kept.checkpoints.before(call, message, preview)
+            try:
+                kept.checkpoints.before(call, message, preview)
+            except OSError as error:
+                why = f"not run: what it may change can't be kept first ({reason(error)})"
+                return self._refused(call, why, kept)
         kept.context.progress = lambda line: self.listener.on_progress(call, line)
         try:
             outcome = self._outcome(call, tool, preview, kept.context)
@@ -294,7 +299,11 @@ class Agent:
     def _finish(self, call: Call, outcome: Outcome, tool: Tool, message: str, kept: Kept) -> Result:
         changed: tuple[str, ...] = ()
         if kept.checkpoints is not None and tool.kind in ("write", "run", "other"):
-            changed = kept.checkpoints.after(call, message)
+            try:
+                changed = kept.checkpoints.after(call, message)
+            except OSError as error:
+                text = f"what {call.name} changed can't be kept ({reason(error)}): no way back"
+                self.listener.on_notice(text, "checkpoint")
         text = self._shaped(outcome, kept.context)
         result = self._told(call, text, outcome.status, kept, changed)
         self.listener.on_result(call, result, outcome, changed)

@@ -139,7 +139,7 @@ class Place:
         )
         if rewound := finish(self.workspace.root, journal):
             self.note(f"a rewind that was cut off is done: {len(rewound.restored)} files restored")
-        checkpoints = FileCheckpoints(self.workspace, journal, self.note)
+        checkpoints = FileCheckpoints(self.workspace, journal, self.note, self.judge.hidden)
         return Kept(journal, context, checkpoints, journal.close)
 
     def close(self) -> None:

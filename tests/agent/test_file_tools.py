@@ -183,6 +183,8 @@ def test_files_are_found_by_name_and_by_what_is_in_them(root: Path) -> None:
     assert "node_modules/x/d.py" in hands.call("glob", pattern="**/*.py", all=True).text
     assert hands.call("glob", pattern="*.{md,rst}").text == "c.md"
     assert hands.call("glob", pattern="*.zig").text == "none"
+    for hostile in ("*a" * 30 + "b", "[ab].py"):
+        assert hands.call("glob", pattern=hostile).status == "error"
     found = hands.call("grep", pattern="hel+o", glob="*.py").text
     assert found == "src/a.py:1:hello src/a.py\nsrc/deep/b.py:1:hello src/deep/b.py"
     assert hands.call("grep", pattern="HELLO", ignore_case=True, path="c.md").text.startswith(

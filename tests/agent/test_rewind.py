@@ -6,14 +6,16 @@ import os
 import random
 import shutil
 import stat
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from radchat.agent.files.checkpoints import FileCheckpoints
-from radchat.agent.files.rewind import files_of, finish
+from radchat.agent.files.rewind import Past, files_of, finish
 from radchat.agent.files.rewind import rewind_to as rewind
 from radchat.agent.files.workspace import Folder
 from radchat.agent.types import Call, Preview
@@ -205,3 +207,124 @@ def test_what_is_too_large_is_told_and_left(
     done = rewind(work.root, work.entries, ())
     assert len(done.left) == 1
     assert (work.root / "large").read_bytes() == b"y" * 6000
+
+
+def shell(work: Work, line: str, call: str = "c1") -> tuple[str, ...]:
+    """A command, as the agent has it run."""
+    asked = Call(call, "shell", {})
+    work.checkpoints.before(asked, "m", Preview("shell"))
+    subprocess.run(line, shell=True, cwd=work.root, check=True)
+    return work.checkpoints.after(asked, "m")
+
+
+def test_what_nobody_has_a_copy_of_is_never_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("radchat.agent.files.checkpoints.MAX_FILE", 1000)
+    monkeypatch.setattr("radchat.agent.files.states.MAX_FILE", 1000)
+    work = Work(tmp_path, random.Random(1))
+    (work.root / "large").write_bytes(b"x" * 5000)
+    shell(work, "mv large renamed; echo new > small")
+    done = rewind(work.root, work.entries, ())
+    assert (work.root / "renamed").read_bytes() == b"x" * 5000
+    assert done.restored == ("small",)
+    assert [line.partition(":")[2] for line in done.left] == [" too large to have been kept"] * 2
+
+
+def test_a_folder_that_is_not_looked_into_is_not_removed_under_another_name(tmp_path: Path) -> None:
+    told: list[str] = []
+    work = Work(tmp_path, random.Random(1))
+    work.checkpoints = FileCheckpoints(Folder.of(work.root), work.entries, told.append)
+    (work.root / ".git").mkdir()
+    (work.root / ".git" / "HEAD").write_text("ref")
+    shell(work, "mv .git git-old; echo new > small")
+    rewind(work.root, work.entries, ())
+    assert (work.root / "git-old" / "HEAD").read_text() == "ref"
+    assert not (work.root / "small").exists()
+    assert told == ["git-old was moved here and is not kept: a rewind leaves it"]
+
+
+@pytest.mark.parametrize("line", ["rm b", "echo new > aa", "echo more > c"])
+def test_beyond_what_is_looked_at_nothing_comes_or_goes(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("radchat.agent.files.checkpoints.MAX_FILES", 5)
+    work = Work(tmp_path, random.Random(1))
+    for name in "abcdefgh":
+        (work.root / name).write_text(name)
+    shell(work, line)
+    rewind(work.root, work.entries, ())
+    for name in "abcdefgh":
+        assert (work.root / name).read_text() == name
+
+
+def test_the_journal_of_an_agent_is_not_among_its_files(tmp_path: Path) -> None:
+    """An agent at work in the home folder, where radchat's own folders are."""
+    work = Work(tmp_path, random.Random(1))
+    work.entries = Entries(work.root / "data" / "agent" / "session")
+    private = [work.root / "data"]
+    work.checkpoints = FileCheckpoints(Folder.of(work.root), work.entries, private=private)
+    (work.root / "f").write_text("before")
+    for number in range(3):
+        assert shell(work, f"echo {number} > f", f"c{number}") == ("f",)
+    rewind(work.root, work.entries, ())
+    assert (work.root / "f").read_text() == "before"
+    rewind(work.root, work.entries, ("c0", "c1"))
+    assert (work.root / "f").read_text() == "1\n"
+
+
+def test_what_a_person_wrote_between_two_steps_is_kept_and_named(tmp_path: Path) -> None:
+    work = Work(tmp_path, random.Random(1))
+    (work.root / "f").write_text("first")
+    shell(work, "echo agent > f", "c1")
+    (work.root / "f").write_text("a person's")
+    shell(work, "echo again > f", "c2")
+    done = rewind(work.root, work.entries, ())
+    assert (work.root / "f").read_text() == "first"
+    (line,) = done.left
+    assert line.startswith("f: changed by others between two steps: that is kept as f.kept-")
+    assert (work.root / line.rpartition(" ")[2]).read_text() == "a person's"
+
+
+@pytest.mark.parametrize("was", ["link", "file", "folder"])
+@pytest.mark.parametrize("now", ["link", "file", "folder"])
+def test_a_kill_in_the_midst_of_a_file_is_no_end(was: str, now: str, tmp_path: Path) -> None:
+    make = {"link": "ln -s nowhere x", "file": "echo text > x", "folder": "mkdir -m 700 x"}
+    work = Work(tmp_path, random.Random(1))
+    subprocess.run(make[was], shell=True, cwd=work.root, check=True)
+    before = tree_of(work.root)
+    shell(work, f"rm -rf x; {make[now]}; chmod -R 711 x 2>/dev/null; true")
+    past = Past.read(work.entries)
+    work.entries.append({"rewind": "1", "undone": past.done, "redone": []})
+    if before != tree_of(work.root):  # the old one is gone, the new one not there yet
+        path = work.root / "x"
+        if path.is_dir() and not path.is_symlink():
+            path.rmdir()
+        else:
+            path.unlink()
+    finish(work.root, work.entries)
+    assert tree_of(work.root) == before
+
+
+def test_a_disk_that_is_full_runs_nothing(tmp_path: Path) -> None:
+    from tests.agent.fake_steps import Desk
+
+    desk = Desk(tmp_path, [[("write_file", {"path": "f", "content": "x"})], "done"],
+                mode="acceptEdits")  # fmt: skip
+    real = desk.open_kept
+
+    def full(session: str) -> Any:
+        kept = real(session)
+        assert kept.checkpoints is not None
+
+        def before(*_args: Any) -> None:
+            raise OSError(28, "No space left on device")
+
+        kept.checkpoints.before = before  # type: ignore[assignment, method-assign]
+        return kept
+
+    desk.agent.open_kept = full
+    assert desk.agent.turn("go").reason == "answer"
+    desk.agent.close()
+    assert not (desk.root / "f").exists()
+    assert desk.sent()[0].text.startswith("not run: what it may change can't be kept first (no sp")

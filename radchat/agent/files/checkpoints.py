@@ -14,7 +14,7 @@ import contextlib
 import json
 import os
 import stat
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,9 +50,17 @@ class FileCheckpoints:
     """Of one session in one folder. What a kill left without its end is ended when this is made."""
 
     def __init__(
-        self, workspace: Folder, entries: Entries, tell: Callable[[str], None] = lambda _text: None
+        self,
+        workspace: Folder,
+        entries: Entries,
+        tell: Callable[[str], None] = lambda _text: None,
+        private: Collection[Path] = (),
     ) -> None:
+        """``private``: folders that are none of the agent's, this journal's among them."""
         self._workspace, self._entries, self._tell = workspace, entries, tell
+        self._private = (*private, Path(os.path.realpath(entries.folder)))
+        self._is_cut = False  # the last look at the folder did not see all of it
+        self._skipped: dict[str, int] = {}  # inodes of folders that it did not look into
         self.contents = Contents(entries.folder / "files")
         self._known: dict[str, tuple[tuple[int, ...], State]] = {}  # by what stat said
         self._open: tuple[str, str, States, bool] | None = None  # call, message, before, whole
@@ -61,6 +69,7 @@ class FileCheckpoints:
 
     def before(self, call: Call, message: str, preview: Preview) -> None:
         is_whole = not preview.writes
+        self._is_cut, self._skipped = False, {}
         states = self._folder() if is_whole else self._named(preview.writes)
         entry: dict[str, Any] = {"before": call.id, "message": message}
         if is_whole:
@@ -76,19 +85,42 @@ class FileCheckpoints:
         return self._end(*opened)
 
     def _end(self, call: str, message: str, before: States, is_whole: bool) -> tuple[str, ...]:
+        skipped = self._skipped
         if is_whole:
             now = self._folder()
+            self._see_moved(before, now, skipped)
         else:
             now = {path: look(self._path(path), self.contents) for path in before}
         changes = [
             Change(path, before.get(path, NOTHING), now.get(path, NOTHING))
             for path in sorted({*before, *now})
-            if before.get(path, NOTHING) != now.get(path, NOTHING)
+            if not before.get(path, NOTHING).may_be(now.get(path, NOTHING))
         ]
         told = [change.to_json() for change in changes]
         self._entries.append({"checkpoint": call, "message": message, "changes": told})
         return tuple(change.path for change in changes if "folder" not in
                      (change.before.kind, change.after.kind))  # fmt: skip
+
+    def _see_moved(self, before: States, now: States, skipped: Mapping[str, int]) -> None:
+        """What only seems to have come or gone is neither: beyond what a cut look sees, and a
+        folder that was not looked into and has another name now.
+        """
+        if self._is_cut:
+            for path in before.keys() - now.keys():
+                if os.path.lexists(self._path(path)):
+                    now[path] = before[path]
+            for path in now.keys() - before.keys():
+                del now[path]
+        gone = {inode for path, inode in skipped.items() if path not in self._skipped}
+        for path in sorted(now.keys() - before.keys()) if gone else ():
+            state = now.get(path)
+            if state is None or state.kind != "folder":
+                continue
+            with contextlib.suppress(OSError):
+                if self._path(path).lstat().st_ino in gone:
+                    self._tell(f"{path} was moved here and is not kept: a rewind leaves it")
+                    for below in [p for p in now if p == path or p.startswith(f"{path}/")]:
+                        del now[below]
 
     def _end_what_is_open(self) -> None:
         """A call that began and whose end nobody saw: what is different now is counted as its."""
@@ -128,8 +160,15 @@ class FileCheckpoints:
         """All there is, as far as it is kept."""
         states: States = {}
         room = MAX_BYTES
-        for entry in walk(self._workspace.root):
+        skipped: dict[str, int] = {}
+
+        def skip(entry: os.DirEntry[str]) -> None:
+            skipped[os.path.relpath(entry.path, self._workspace.root)] = entry.inode()
+
+        self._skipped = skipped
+        for entry in walk(self._workspace.root, without=self._private, on_skipped=skip):
             if len(states) >= MAX_FILES:
+                self._is_cut = True
                 self._once(f"more than {MAX_FILES:,} files: those beyond are not restored")
                 break
             name = os.path.relpath(entry.path, self._workspace.root)

@@ -114,7 +114,7 @@ def finish(root: Path, entries: Entries) -> Rewound | None:
     past = Past.read(entries)
     if past.unfinished is None:
         return None
-    return _go(root, entries, past, past.unfinished, lambda _path: None)
+    return _go(root, entries, past, past.unfinished, lambda _path: None, is_second=True)
 
 
 def _go(
@@ -123,12 +123,20 @@ def _go(
     past: Past,
     entry: dict[str, Any],
     at_file: Callable[[str], None],
+    *,
+    is_second: bool = False,
 ) -> Rewound:
+    """``is_second``: the first was cut off, so a file may be on its way."""
     contents = Contents(entries.folder / "files")
-    before, wanted = past.now(), {}
+    before = past.now()
+    wanted: dict[str, State] = {}
+    others: dict[str, State] = {}  # what somebody else made of a file between two calls
     for call in reversed(past.done):
         if call in entry["undone"]:
             for change in past.changes[call]:
+                later = wanted.get(change.path)
+                if later is not None and later.kind and not later.may_be(change.after):
+                    others.setdefault(change.path, later)
                 wanted[change.path] = change.before
     for call in entry["redone"]:
         for change in past.changes[call]:
@@ -137,11 +145,13 @@ def _go(
     restored, left = [], []
     for path in _in_order(wanted):
         at_file(path)
-        problem = _restore(root / path, before.get(path, NOTHING), wanted[path], contents)
+        expected = before.get(path, NOTHING)
+        problem = _restore(root / path, expected, wanted[path], contents, is_second=is_second)
         if problem is None:
             restored.append(path)
         elif problem:
             left.append(f"{path}: {problem}")
+    left += [_kept_beside(root, path, state, contents) for path, state in sorted(others.items())]
     entries.append({"rewound": entry["rewind"]})
     return Rewound(tuple(restored), tuple(left), len(entry["undone"]), len(entry["redone"]))
 
@@ -153,15 +163,31 @@ def _in_order(wanted: dict[str, State]) -> list[str]:
     return gone + come
 
 
-def _restore(path: Path, expected: State, wanted: State, contents: Contents) -> str | None:
+def _kept_beside(root: Path, path: str, state: State, contents: Contents) -> str:
+    """What somebody else had written between two calls is not lost with them: a line that says
+    where it is.
+    """
+    name = f"{path}.kept-{(state.sha or state.kind)[:8]}"
+    try:
+        if not state.is_unkept:
+            put(root / name, state, contents)
+    except OSError as error:
+        return f"{path}: changed by others between two steps, which can't be kept: {reason(error)}"
+    return f"{path}: changed by others between two steps: that is kept as {name}"
+
+
+def _restore(
+    path: Path, expected: State, wanted: State, contents: Contents, *, is_second: bool
+) -> str | None:
     """Why it is left as it is; "": it is as it should be already."""
     now = look(path, contents, keep=False)
     if now == wanted:
         return ""
-    if now != expected:
+    if now.is_unkept or expected.is_unkept or wanted.is_unkept:
+        return "too large to have been kept"  # to be removed or replaced, too: it could not return
+    is_half_done = is_second and now.kind in ("", "folder")
+    if now != expected and not is_half_done:
         return "changed since the agent left it"
-    if not wanted.can_return:
-        return "too large to have been kept"
     try:
         put(path, wanted, contents)
     except OSError as error:

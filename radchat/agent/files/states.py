@@ -44,8 +44,16 @@ class State:
         return cls() if found is None else cls(**found)
 
     @property
-    def can_return(self) -> bool:
-        return self.kind in ("", "link", "folder") or self.sha is not None
+    def is_unkept(self) -> bool:
+        """A file of which nobody has a copy."""
+        return self.kind == "other" or (self.kind == "file" and self.sha is None)
+
+    def may_be(self, other: State) -> bool:
+        """Nothing says that it is another: of what is not kept, kind, mode and size are known."""
+        if self.is_unkept or other.is_unkept:
+            mine, theirs = (self.kind, self.mode, self.size), (other.kind, other.mode, other.size)
+            return mine == theirs
+        return self == other
 
 
 NOTHING = State()
@@ -105,11 +113,12 @@ def put(path: Path, wanted: State, contents: Contents) -> None:
     now = look(path, contents, keep=False)
     if now == wanted:
         return
-    if now.kind and now.kind != wanted.kind:
+    is_folder = "folder" in (now.kind, wanted.kind)  # all else is put over what is there
+    if now.kind and now.kind != wanted.kind and (not wanted.kind or is_folder):
         _remove(path, now)
     if wanted.kind == "file":
         assert wanted.sha is not None
-        write_bytes(path, contents.read(wanted.sha), wanted.mode)
+        write_bytes(path, contents.read(wanted.sha), wanted.mode, over_links=True)
     elif wanted.kind == "folder":
         with parent_of(path, make=True) as folder:
             with contextlib.suppress(FileExistsError):
@@ -117,9 +126,9 @@ def put(path: Path, wanted: State, contents: Contents) -> None:
             os.chmod(path.name, wanted.mode, dir_fd=folder)
     elif wanted.kind == "link":
         with parent_of(path, make=True) as folder:
-            if now.kind == "link":
-                os.unlink(path.name, dir_fd=folder)
-            os.symlink(wanted.target, path.name, dir_fd=folder)
+            part = f".{path.name[:80]}.{secrets.token_hex(4)}.part"
+            os.symlink(wanted.target, part, dir_fd=folder)
+            os.rename(part, path.name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
 def _remove(path: Path, now: State) -> None:

@@ -11,7 +11,7 @@ import errno
 import os
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -112,17 +112,22 @@ def read_bytes(path: Path, most: int = MAX_READ) -> bytes:
     return data
 
 
-def write_bytes(path: Path, data: bytes, mode: int | None = None) -> None:
+def write_bytes(
+    path: Path, data: bytes, mode: int | None = None, *, over_links: bool = False
+) -> None:
     """Whole or not at all: beside it, to the disk, then in its place. Its mode stays, where it is
-    there; ``mode``: of a new one. Raises OSError.
+    there; ``mode``: of a new one. ``over_links``: also in the place of a link. Raises OSError.
     """
     with parent_of(path, make=True) as folder:
         try:
             found = os.stat(path.name, dir_fd=folder, follow_symlinks=False)
         except FileNotFoundError:
             found = None
-        if found is not None and not stat.S_ISREG(found.st_mode):
+        is_file = found is not None and stat.S_ISREG(found.st_mode)
+        is_link = found is not None and stat.S_ISLNK(found.st_mode)
+        if found is not None and not (is_file or (is_link and over_links)):
             raise OSError(errno.EINVAL, "it is no ordinary file", str(path))
+        found = found if is_file else None
         part = f".{path.name[:80]}.{secrets.token_hex(4)}.part"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         file = os.open(part, flags, 0o666, dir_fd=folder)
@@ -159,10 +164,18 @@ def reason(error: OSError) -> str:
 # -- walking ---------------------------------------------------------------------------------------
 
 
-def walk(root: Path, *, all_folders: bool = False) -> Iterator[os.DirEntry[str]]:
+def walk(
+    root: Path,
+    *,
+    all_folders: bool = False,
+    without: Collection[Path] = (),
+    on_skipped: Callable[[os.DirEntry[str]], None] = lambda _entry: None,
+) -> Iterator[os.DirEntry[str]]:
     """All below ``root``, folders before what is in them, in the order of names. Links are entries
-    and never followed; ``all_folders``: what is SKIPPED else, too.
+    and never followed; ``all_folders``: what is SKIPPED else, too; ``without``: folders that are as
+    if they were not there. ``on_skipped`` is told of each that is SKIPPED.
     """
+    left_out = {str(path) for path in without}
     open_ = [iter(_entries(str(root)))]  # no recursion: a command can make 2,000 folders deep
     while open_:
         entry = next(open_[-1], None)
@@ -170,7 +183,10 @@ def walk(root: Path, *, all_folders: bool = False) -> Iterator[os.DirEntry[str]]
             open_.pop()
             continue
         is_folder = entry.is_dir(follow_symlinks=False)
+        if is_folder and entry.path in left_out:
+            continue
         if is_folder and entry.name in SKIPPED and not all_folders:
+            on_skipped(entry)
             continue
         yield entry
         if is_folder:

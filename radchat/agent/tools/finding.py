@@ -15,6 +15,7 @@ from radchat.agent.tools.schema import arguments, boolean, string
 from radchat.agent.types import Call, Context, Kind, Outcome, Preview
 
 MOST_FOUND = 1000
+MOST_STARS = 4  # of a pattern: each takes as many tries as a name has characters
 GREP_S = 20.0
 GREP = Path(__file__).with_name("grep_child.py")
 
@@ -46,6 +47,13 @@ def glob_regex(pattern: str) -> re.Pattern[str]:
     return re.compile("".join(out), re.DOTALL)
 
 
+def glob_problem(pattern: str) -> str | None:
+    """Of a model's: one with many stars may take for ever, and no more than these are known."""
+    if pattern.replace("**", "*").count("*") > MOST_STARS:
+        return f"the pattern {pattern!r:.80} has more than {MOST_STARS} stars"
+    return "no [...] in a pattern: use *, ?, ** and {a,b}" if "[" in pattern else None
+
+
 class Glob:
     name = "glob"
     description = (
@@ -72,6 +80,8 @@ class Glob:
     def run(self, call: Call, context: Context, preview: Preview) -> Outcome:
         (root,) = preview.reads
         pattern = str(call.arguments["pattern"]).removeprefix("./")
+        if problem := glob_problem(pattern):
+            return Outcome(problem, "error")
         wanted = glob_regex(pattern if "/" in pattern else f"**/{pattern}")
         found = []
         for entry in walk(root, all_folders=bool(call.arguments.get("all"))):

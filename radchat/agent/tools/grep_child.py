@@ -73,7 +73,9 @@ def _lines(path: str) -> Iterator[tuple[int, str]]:
             return
         data = opened.read(MOST_FILE)
     if b"\0" not in data[:8192]:
-        yield from enumerate(data.decode("utf-8", "replace").splitlines(), 1)
+        lines = data.decode("utf-8", "replace").split("\n")
+        last = len(lines) - (lines[-1] == "")
+        yield from enumerate((line.removesuffix("\r") for line in lines[:last]), 1)
 
 
 if __name__ == "__main__":

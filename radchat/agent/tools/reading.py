@@ -62,7 +62,7 @@ class ReadFile:
         if is_binary(data):
             return Outcome(f"{shown}: binary, {len(data):,} bytes", details={"bytes": len(data)})
         first, num = int(call.arguments.get("offset", 1)), int(call.arguments.get("limit", LINES))
-        lines = data.decode("utf-8", "replace").splitlines()
+        lines = lines_of(data.decode("utf-8", "replace"))
         part = lines[first - 1 : first - 1 + num]
         if not part:
             about = "empty" if not lines else f"it has {len(lines):,} lines"
@@ -72,6 +72,14 @@ class ReadFile:
         if last < len(lines):
             text += f"\n[lines {first} to {last} of {len(lines):,}; offset={last + 1} reads on]"
         return Outcome(text, details={"lines": len(part)})
+
+
+def lines_of(text: str) -> list[str]:
+    """As an edit counts them: a line ends with a newline, and with nothing else."""
+    lines = text.split("\n")
+    if lines[-1] == "":
+        lines.pop()
+    return [line.removesuffix("\r") for line in lines]
 
 
 class List:

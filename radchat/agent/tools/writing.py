@@ -16,6 +16,7 @@ from radchat.agent.types import Call, Context, Kind, Outcome, Preview
 
 MOST_PLACES = 10  # of a text that is there several times
 MOST_DIFF = 400_000  # characters of a file whose difference is shown line by line
+MOST_LINES = 20_000  # of it: comparing takes longer the more there are alike
 
 
 class WriteFile:
@@ -38,6 +39,12 @@ class WriteFile:
 
     def run(self, call: Call, context: Context, preview: Preview) -> Outcome:
         (path,) = preview.writes
+        shown = context.workspace.shown(path)
+        old = _before(path)
+        if isinstance(old, OSError):
+            return Outcome(f"{shown}: {reason(old)}", "error")
+        if difference(shown, old, _content(call)) != preview.body:
+            return Outcome(f"{shown} has changed since this was approved: read it again", "error")
         return _written(path, _content(call), context)
 
 
@@ -169,7 +176,7 @@ def difference(shown: str, old: bytes | None, new: bytes) -> str:
     if is_binary(old or b"") or is_binary(new):
         return f"binary: {len(old or b''):,} bytes become {len(new):,}\n"
     texts = [(data or b"").decode("utf-8", "backslashreplace") for data in (old, new)]
-    if max(map(len, texts)) > MOST_DIFF:
+    if max(map(len, texts)) > MOST_DIFF or max(text.count("\n") for text in texts) > MOST_LINES:
         return f"{len(texts[0]):,} characters become {len(texts[1]):,}: too many to compare\n"
     names = ("/dev/null" if old is None else f"a/{shown}", f"b/{shown}")
     before, after = (text.splitlines(keepends=True) for text in texts)

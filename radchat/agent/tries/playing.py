@@ -152,7 +152,7 @@ class Play:
             tried = {
                 name: TriedTool(tool, copies.origin, root, rewrites) for name, tool in tools.items()
             }
-            checkpoints = FileCheckpoints(place.workspace, entries, self.note)
+            checkpoints = FileCheckpoints(place.workspace, entries, self.note, place.judge.hidden)
             own = Kept(entries, context, checkpoints)
             steps = TrySteps(self.client, self.asked, list(tools.values()), first, at)
             agent = Agent(
