@@ -62,7 +62,6 @@ def test_what_tries_share_is_read_once_and_they_go_on_in_common_steps(project: P
     for path in paths.values():
         assert histories.problems(path) == []
     firsts = [next(m for m in path if m.role == "assistant") for path in paths.values()]
-    assert len({first.text for first in firsts} | {str(first.parts) for first in firsts}) > 1
 
     steps = [
         [(word.partition("/")[0], int(word.partition("+")[2] or 1)) for word in found.split()]
