@@ -6,6 +6,7 @@ the ``logs.db`` of simonw/llm. One bad line refuses the file: nobody wants half 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections import Counter
@@ -164,13 +165,42 @@ def _message(value: Json, number: int, left_out: Counter[str], model: str | None
     calls = value.get("tool_calls") or []
     if not isinstance(calls, list):
         raise Unreadable(f"tool_calls of {where} is not a list")
-    parts += [{"type": "tool_call", "call": call} for call in calls]
+    parts += [{"type": "tool_call", "call": _call(call, where)} for call in calls]
+    if role == "tool":
+        parts = _answering(parts, value)
     return DraftMessage(
         number - 2 if number > 1 else None,
         role,
         tuple(parts),
         model=model if role == "assistant" else None,
     )
+
+
+def _call(value: Json, where: str) -> dict[str, Json]:
+    """A call as it is kept here: its arguments read, where they can be."""
+    if not isinstance(value, dict):
+        raise Unreadable(f"tool_calls of {where} has one that is not an object")
+    function = value["function"] if isinstance(value.get("function"), dict) else value
+    arguments = function.get("arguments") or {}
+    if isinstance(arguments, str):
+        with contextlib.suppress(ValueError):  # what is not whole stays as it is written
+            arguments = _loads(arguments)
+    return {
+        "id": str(value.get("id") or ""),
+        "name": str(function.get("name") or ""),
+        "arguments": arguments if isinstance(arguments, dict) else {"arguments": arguments},
+    }
+
+
+def _answering(parts: list[Part], value: Json) -> list[Part]:
+    """A result's parts, of which the first says whose it is."""
+    first, *rest = parts or [text_part("")]
+    about = {
+        "tool": value.get("name"),
+        "call": value.get("tool_call_id"),
+    }
+    named = {key: text for key, text in about.items() if isinstance(text, str)}
+    return [{**first, **named}, *rest]
 
 
 def _content(content: Json, where: str, left_out: Counter[str]) -> Iterator[Part]:

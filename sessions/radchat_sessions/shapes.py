@@ -113,6 +113,10 @@ def _is_part(value: Any) -> bool:
     kind = value.get("type") if isinstance(value, dict) else None
     if kind in ("text", "reasoning", "file") and not is_text(value.get("text")):
         return False
+    if kind == "tool_call" and not _is_dict(value.get("call")):
+        return False
+    if kind != "tool_call" and not all(maybe(is_text)(value.get(key)) for key in ("call", "tool")):
+        return False
     return is_text(kind) and (kind != "file" or is_text(value.get("name")))
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from radchat.daemon.body import check_arguments
+from radchat.daemon.tools import calls_in
 from radchat.errors import InvalidInput, UsageError
 from radchat_sessions.messages import Message
 from tests import histories
@@ -269,6 +270,29 @@ def test_what_an_agent_kept_of_a_session_goes_with_it(tmp_path: Path) -> None:
             other.mkdir()
             await home.service.sessions_rm(WHERE, [session])
             assert [path.name for path in other.parent.iterdir()] == ["other"]
+
+    run(main())
+
+
+def test_calls_in_messages_of_others_are_calls_here(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path, Machine(script=shell)) as home:
+            first = of(await home.say("go", **BEGUN))
+            await home.say(tools=TOOLS, options=ROOM, results=results(first, "one", "fine"))
+            said = [m.parts for m in await path(home)]
+            text = (await home.service.sessions_export(WHERE, format="openai"))["text"]
+            given = json.loads(text)
+            await home.service.sessions_import(WHERE, [{"name": "a", "text": text}])
+            messages = await path(home)
+            assert [calls_in(m.parts) for m in messages] == [calls_in(parts) for parts in said]
+            events = await home.ask("and?", tools=TOOLS, options=ROOM)
+            assert [n for n in named(events, "notice") if n["code"] == "interrupted"] == []
+            assert histories.problems(await path(home)) == []
+            half = given["messages"][1]["tool_calls"]
+            half[0]["function"]["arguments"] = '{"command": "ls'
+            await home.service.sessions_import(WHERE, [{"name": "b", "text": json.dumps(given)}])
+            calls = [call for m in await path(home) for call in calls_in(m.parts)]
+            assert calls[0].arguments == {"arguments": '{"command": "ls'}, "as it was written"
 
     run(main())
 

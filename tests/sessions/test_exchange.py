@@ -301,6 +301,10 @@ BAD: dict[str, Callable[[dict[str, Any]], object]] = {
     "a stop id of no ids": lambda d: redone(d, 1, out=[]),
     "a text that is none": lambda d: redone(d, 1, parts=[{"type": "text", "text": 5}]),
     "a file without a name": lambda d: redone(d, 1, parts=[{"type": "file", "text": "x"}]),
+    "a call that is none": lambda d: redone(d, 1, parts=[{"type": "tool_call", "call": "x"}]),
+    "a result of what is no call": lambda d: redone(
+        d, 1, parts=[{"type": "text", "text": "", "call": []}]
+    ),
     "no session": lambda d: d.pop("session"),
     "no branches": lambda d: d.pop("branches"),
     "a later version": lambda d: d.update(version=2),
@@ -348,6 +352,7 @@ def test_a_damaged_document_is_refused_and_nothing_of_the_import_stays(
         ('[{"role": "user", "content": [7]}]', "a part of no kind"),
         ('[{"role": "user", "content": "x"}, 7]', "message 2 is not an object"),
         ('[{"role": "assistant", "tool_calls": "x"}]', "tool_calls of message 1"),
+        ('[{"role": "assistant", "tool_calls": ["x"]}]', "tool_calls of message 1"),
         ('[{"role": "user", "content": [{"type": "text", "text": 7}]}]', "a part of no kind"),
         ('[{"role": "user", "content": [{"type": "text"}]}]', "a part of no kind"),
     ],
