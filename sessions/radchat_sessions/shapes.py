@@ -110,7 +110,9 @@ def _known(checks: Checks) -> Check:
 
 
 def _is_part(value: Any) -> bool:
-    kind = value.get("type") if isinstance(value, dict) else None
+    if not isinstance(value, dict):
+        return False
+    kind = value.get("type")
     if kind in ("text", "reasoning", "file") and not is_text(value.get("text")):
         return False
     if kind == "tool_call" and not _is_dict(value.get("call")):
