@@ -58,6 +58,9 @@ EventName = Literal[
     "delta",  # {"choice", "text", "tokens"}; choice: which of the command's answers, from 0;
     #           tokens: how many it has said so far; "forced": true, if no choice was left
     "reasoning",  # {"choice", "text", "tokens"}
+    "logprobs",  # {"choice", "logprobs": [{"id", "logprob", "top"}]}: where they were asked for
+    "call_part",  # {"choice", "index", "text"}, the first of a call with "id" and "name": its
+    #               arguments' text as it is written, where that was asked for
     "call",  # {"choice", "index", "id", "name", "arguments"}: a tool call, whole; told once
     "answer",  # of `search.ask`: one ask is stored, with all its answers
     "failed",  # {"ask", "error"}: of `search.ask`: one is not, and nothing of it is kept

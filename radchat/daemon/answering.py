@@ -22,7 +22,7 @@ from radchat.daemon.desk import Desk
 from radchat.daemon.disk import kept_name
 from radchat.daemon.disk_paths import Ranges
 from radchat.daemon.engines import Engines
-from radchat.daemon.finding import find_place, find_session, located
+from radchat.daemon.finding import find_place, find_session, located, require_key
 from radchat.daemon.fullness import Filled, crossing
 from radchat.daemon.grammar_asked import of_answer
 from radchat.daemon.heard import paths_of
@@ -138,7 +138,7 @@ class Answer:
     def _keep(self, together: Together, loaded: Loaded) -> None:
         """Have the paths of this command's branches on disk, when the engine is idle."""
         disk = self._engines.disk
-        if disk.store is None or self._store is not self._desk.stored:
+        if disk.store is None or self._store is not self._desk.stored or self.ask.key:
             return
         for each in together.requests:
             paths = paths_of(each.asked.request, each.choices, unnamed=disk.keeps_unnamed)
@@ -153,6 +153,7 @@ class Answer:
         if ask.new_session:
             return None
         session = find_session(self._store, ask.session, ask.where)
+        require_key(session, ask)
         self.ask = replace(ask, session=session.id)
         return session.model
 
@@ -224,7 +225,7 @@ class Answer:
         seed = secrets.randbits(32) if seed is None else seed
         _check_seeds(seed, len(prepared))
         disk = self._engines.disk
-        blocks = disk.blocks(loaded.model.fingerprint)
+        blocks = None if self.ask.key else disk.blocks(loaded.model.fingerprint)
         excuse = partial(disk.excuse, is_ephemeral=self._store is self._desk.ephemeral)
         asked = []
         for number, each in enumerate(prepared):
@@ -241,6 +242,7 @@ class Answer:
                     self._asked_at,
                     excuse,
                     partial(_on_disk, blocks, request.ids),
+                    self.ask.call_parts,
                     number * self.ask.n,
                 )
             )
@@ -262,6 +264,7 @@ class Answer:
             array("I", prepared.ids),
             options.sampling_params(given, loaded, most),
             n=self.ask.n,
+            namespace=self.ask.namespace,
             said=len(prepared.said),
             jump=self.ask.jump,
         )
@@ -277,6 +280,8 @@ class Answer:
             for index, each in enumerate(asked):
                 with naming(self.ask, index):
                     engine.check_request(each.request)
+            if self.ask.namespace:  # nothing of it is ever on disk
+                return Tiers(engine.probe(first.request.ids, self.ask.namespace), 0)
             return engine.probe_tiers(first.request.ids)
 
         def look(asked: Asked) -> tuple[list[Span], list[Part]]:

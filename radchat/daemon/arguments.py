@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypedDict
 
 from radchat.daemon.grammar_asked import GrammarAsked
-from radchat.daemon.tools import Result, Tool, check_tools
+from radchat.daemon.tools import Result, Tool, ToolChoice, check_tools
 from radchat.engine.request import MAX_CHOICES
 from radchat.errors import InvalidInput, UsageError
 from radchat.protocol import Where
 
 Kind = Literal["turn", "retry", "edit", "continue", "what-if"]
-ToolChoice = Literal["auto", "none", "required"]
+Role = Literal["system", "user", "assistant", "tool"]
 ID_LEN = 16  # of a request
 MAX_BRANCHES = 64  # of a what-if: as many as the engine runs side by side
 
@@ -33,6 +33,8 @@ class Options(TypedDict, total=False):
     frequency_penalty: float | None
     logprobs: int | None
     stop: list[str] | None
+    stop_ids: list[int] | None  # besides the model's own
+    logit_bias: dict[str, float] | None  # by token id, as JSON has only texts for keys
 
 
 class FileText(TypedDict):
@@ -40,6 +42,13 @@ class FileText(TypedDict):
 
     name: str
     text: str
+
+
+class Given(TypedDict):
+    """A message as the store keeps it, of somebody who tells a conversation himself."""
+
+    role: Role
+    parts: list[dict[str, Any]]
 
 
 class ChatHead(TypedDict):
@@ -78,6 +87,10 @@ class Generate:
     jump: bool = True  # what the grammar forces is taken without drawing it
     tools: Sequence[Tool] = ()  # that the model may call
     tool_choice: ToolChoice = "auto"
+    parallel: bool = True  # several calls in one answer
+    call_parts: bool = False  # calls are told as they are written, too
+    messages: Sequence[Given] = ()  # all that is new, in order; nothing else is said then
+    key: str = ""  # whose sessions and KV these are; "": the owner's, who may see all
     results: Sequence[Result] = ()  # of the calls of the last answer: said before ``text``
     facts: str = ""  # what holds now and is worth knowing: it goes with the words
     only_terminal: bool = False
@@ -92,7 +105,9 @@ class Generate:
         if not 1 <= self.n <= MAX_CHOICES:
             raise InvalidInput(f"n: want 1 to {MAX_CHOICES} (got {self.n})", field="n")
         says = bool(self.text.strip() or self.files)
-        if self.kind in ("turn", "edit") and not (says or self.results):
+        if self.messages:
+            self._check_messages(says=says)
+        elif self.kind in ("turn", "edit") and not (says or self.results):
             raise InvalidInput("nothing to say: the message is empty", field="text")
         self._check_tools(says=says)
         if self.kind == "continue" and self.n != 1:
@@ -108,12 +123,29 @@ class Generate:
                 "several texts are for a what-if, also with one before each: others say one"
             )
 
+    @property
+    def namespace(self) -> str:
+        """Of its KV: what one key has read is not found with another, nor by the clock."""
+        return f"key:{self.key}" if self.key else ""
+
+    def _check_messages(self, *, says: bool) -> None:
+        if self.kind != "turn" or says or self.results or self.facts or self.system is not None:
+            raise InvalidInput("messages are a turn's, and all that it says", field="messages")
+        for index, message in enumerate(self.messages):
+            if index and message["role"] == "system":
+                raise InvalidInput(
+                    f"messages[{index}]: a system message begins a conversation", field="messages"
+                )
+
     def _check_tools(self, *, says: bool) -> None:
         check_tools(self.tools)
         if self.tools and self.grammar is not None:
             raise UsageError("an answer is held to a grammar, or may call tools: not both")
-        if self.tool_choice == "required" and not self.tools:
+        choice = self.tool_choice
+        if choice not in ("auto", "none") and not self.tools:
             raise InvalidInput("tool_choice: there are no tools to call", field="tool_choice")
+        if isinstance(choice, dict) and choice["name"] not in {t["name"] for t in self.tools}:
+            raise InvalidInput(f"tool_choice: no tool {choice['name']!r}", field="tool_choice")
         if self.results and self.kind != "turn":
             raise InvalidInput("results go with a turn", field="results")
         if self.facts and not says:

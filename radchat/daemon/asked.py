@@ -24,4 +24,5 @@ class Asked:
     asked_at: float  # time.monotonic
     excuse: Callable[[float], Excuse]  # of the disk, for what was computed then (Disk.excuse)
     on_disk: Callable[[], Ranges]  # where the prompt is on disk, when asked
+    call_parts: bool = False  # calls are told as they are written
     first: int = 0  # the number of its first answer, among all of the command

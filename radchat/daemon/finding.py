@@ -59,13 +59,25 @@ def moved(store: Store, place: Place) -> dict[str, Any]:
 
 
 def new_session(
-    store: Store, where: Where, *, name: str | None = None, model: str | None = None
+    store: Store,
+    where: Where,
+    *,
+    name: str | None = None,
+    model: str | None = None,
+    key: str = "",
 ) -> Session:
-    """A session of this folder. Its templates' clock stands still at its creation."""
+    """A session of this folder, or of a key. Its templates' clock stands still at its creation."""
     now = datetime.now().astimezone().replace(microsecond=0)
+    settings = {"key": key} if key else {}
     return store.create_session(
-        name=name, model=model, folder=where["folder"], settings={}, clock=now.isoformat()
+        name=name, model=model, folder=where["folder"], settings=settings, clock=now.isoformat()
     )
+
+
+def require_key(session: Session, ask: Generate) -> None:
+    """NotFound, as of one that is not there, where it is another key's. All are the owner's."""
+    if ask.key and session.settings.get("key") != ask.key:
+        raise NotFound(f"no session {ask.session}")
 
 
 def find_store(desk: Desk, ref: str | None, *, ephemeral: bool = False) -> Store:
@@ -177,8 +189,10 @@ def is_stored(store: Store, place: Place) -> bool:
 def find_place(store: Store, ask: Generate) -> Place:
     """The session a generating command is about, made if it asks for a new one."""
     if ask.new_session:
-        return stands(store, new_session(store, ask.where, name=ask.name, model=ask.model), None)
+        made = new_session(store, ask.where, name=ask.name, model=ask.model, key=ask.key)
+        return stands(store, made, None)
     place = stands(store, find_session(store, ask.session, ask.where), ask.head)
+    require_key(place.session, ask)
     if ask.head is not None and place.message is not None:
         try:
             store.parent(place.message)

@@ -61,7 +61,7 @@ async def of_answer(
         after = loaded.template.facts.form.close_mark
     if ask.tools and prepared.plan.cut is None:
         form, tools = loaded.template.tool_form, ask.tools
-        grammar = tool_grammar(form, tools, ask.tool_choice, after=after)
+        grammar = tool_grammar(form, tools, ask.tool_choice, after=after, parallel=ask.parallel)
         return await beside(lambda: loaded.grammars.compile(grammar))
     return None if asked is None else await compiled(loaded, asked, say, after)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from radchat.daemon.options import usage_json
@@ -16,8 +17,9 @@ from radchat_sessions.content import Part, reasoning_part, text_part
 from radchat_sessions.messages import BegunAnswer
 
 if TYPE_CHECKING:
+    from radchat.engine.detokenize import Detokenizer
     from radchat.engine.reasoning import ReasoningSplitter
-    from radchat.engine.tool_calls import CallSplitter
+    from radchat.engine.tool_calls import CallPart, CallSplitter
 
 
 @dataclass
@@ -32,7 +34,9 @@ class Heard:
     text: str = ""
     reasoning: str = ""
     calls: list[ToolCall] = field(default_factory=list)
+    call_texts: list[str] = field(default_factory=list)  # of each, its arguments as written
     logprobs: list[TokenLogprob] = field(default_factory=list)
+    detokenizer: Detokenizer | None = None  # where log probabilities wait for their words
     first_at: float | None = None
     last_at: float | None = None
     ended_at: float | None = None
@@ -45,6 +49,11 @@ class Heard:
     judged: dict[str, Any] = field(default_factory=dict)  # what it is under a schema
     body: dict[str, Any] = field(default_factory=dict)  # as it was told
     _num_unsure: int = 0  # ids of what may become the opening mark
+    _call_parts: list[CallPart] = field(default_factory=list)
+    _begins: list[int] = field(default_factory=list)  # of each token: characters whole before it
+    _whole: int = 0  # characters
+    _shown: int = 0  # characters that the engine let through
+    _told: int = 0  # log probabilities
 
     @property
     def id(self) -> str:
@@ -63,6 +72,11 @@ class Heard:
         self.last_at = now
         self.ids.extend(event.ids)
         self.logprobs.extend(event.logprobs)
+        self._shown += len(event.text)
+        if self.detokenizer is not None:
+            for token in event.ids:
+                self._begins.append(self._whole)
+                self._whole += len(self.detokenizer.push(token))
         was_closed = self.splitter.is_closed
         words = self.hear(event.text)
         self._num_unsure += len(event.ids)
@@ -81,6 +95,7 @@ class Heard:
         self.finished, self.error = event, event.error
         self.ended_at = time.monotonic()
         del self.ids[said + event.kept :]
+        del self.logprobs[event.kept :]
         reasoning, content = self.splitter.push(event.text)
         more_reasoning, more_content = self.splitter.flush()
         words = self._keep(reasoning + more_reasoning, content + more_content)
@@ -89,6 +104,21 @@ class Heard:
         last = self.reader.flush()
         self.text += last
         return words[0], words[1] + last
+
+    def take_logprobs(self) -> list[TokenLogprob]:
+        """Those not told yet of tokens whose words were shown: what a stop string may still take
+        away waits, and is told at the end or never.
+        """
+        end = len(self.logprobs)
+        if self.detokenizer is not None and self.finished is None:
+            end = bisect_left(self._begins, self._shown)
+        told, self._told = self.logprobs[self._told : end], max(self._told, end)
+        return told
+
+    def take_call_parts(self) -> list[CallPart]:
+        """With ids, each in its call's first part."""
+        parts, self._call_parts = self._call_parts, []
+        return parts
 
     def fail(self, error: BaseException) -> None:
         """It ends here, because of something in the daemon; whose words may be the user's."""
@@ -119,6 +149,11 @@ class Heard:
             for call in calls:
                 made = call.id or call_id(self.id, len(self.calls))
                 self.calls.append(ToolCall(made, call.name, call.arguments))
+                self.call_texts.append(call.text)
+            self._call_parts += [
+                replace(part, id=part.id or call_id(self.id, part.index))
+                for part in self.reader.take_parts()
+            ]
         self.reasoning += reasoning
         self.text += content
         return reasoning, content

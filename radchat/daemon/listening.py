@@ -22,6 +22,7 @@ from radchat.daemon.grammar_asked import calls_of, is_whole, judged
 from radchat.daemon.handing import Sink, beside
 from radchat.daemon.heard import Heard
 from radchat.daemon.loaded import Loaded
+from radchat.daemon.options import logprob_json
 from radchat.daemon.telling import Telling
 from radchat.daemon.worker import Worker
 from radchat.engine import request as engine
@@ -72,6 +73,10 @@ class Listening:
             )
             for index, begun_answer in enumerate(begun.answers)
         ]
+        params = asked.request.params
+        if params.logprobs is not None and params.stop:
+            for choice in self.choices:
+                choice.detokenizer = loaded.tokenizer.detokenizer(after=prepared.said)
         self.started_at: float | None = None  # when the engine admitted it
         self.spans: Sequence[engine.Span] = ()  # of the prompt, as far as it was read
         self.cost: PromptCost | None = None  # of prompts, as the engine has measured
@@ -188,10 +193,22 @@ class Listening:
             if text:
                 body = {"choice": number, "text": text, "tokens": tokens}
                 self._say(Event(name, {**body, "forced": True} if forced else body))
+        self._say_logprobs(choice)
         self._say_calls(choice)
 
+    def _say_logprobs(self, choice: int) -> None:
+        """Where they were asked for; of each token once, when its words are or may be told."""
+        told = self.choices[choice].take_logprobs()
+        if told:
+            body = {"choice": self.asked.first + choice, "logprobs": [*map(logprob_json, told)]}
+            self._say(Event("logprobs", body))
+
     def _say_calls(self, choice: int) -> None:
-        """Those that have become whole."""
+        """Those that have become whole; and what is written of them, where that is wanted."""
+        for part in self.choices[choice].take_call_parts() if self.asked.call_parts else ():
+            body = {"choice": self.asked.first + choice, "index": part.index, "text": part.text}
+            first = {} if part.name is None else {"id": part.id, "name": part.name}
+            self._say(Event("call_part", {**body, **first}))
         calls, told = self.choices[choice].calls, self._told_calls[choice]
         for index, call in enumerate(calls[told:], told):
             body = {"choice": self.asked.first + choice, "index": index, "id": call.id}

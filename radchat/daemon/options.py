@@ -42,15 +42,23 @@ def sampling_params(options: Mapping[str, Any], loaded: Loaded, most: int | None
         if options.get(name) is not None
     }
     temperature, top_p = options.get("temperature"), options.get("top_p")
+    bias = options.get("logit_bias") or {}
     return SamplingParams(
         temperature=DEFAULT_TEMPERATURE if temperature is None else temperature,
         top_p=DEFAULT_TOP_P if top_p is None else top_p,
         seed=secrets.randbits(32) if seed is None else seed,
         max_tokens=most,
         stop=tuple(options.get("stop") or ()),
-        stop_ids=loaded.model.stop_ids,
+        stop_ids=loaded.model.stop_ids | set(options.get("stop_ids") or ()),
+        logit_bias={_token_id(text): value for text, value in bias.items()},
         **given,
     )
+
+
+def _token_id(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 10):
+        raise InvalidInput(f"logit_bias: want token ids as keys (got {text!r})", field="logit_bias")
+    return int(text)
 
 
 def checked_params(given: Mapping[str, Any], loaded: Loaded) -> SamplingParams:

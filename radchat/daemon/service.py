@@ -14,7 +14,7 @@ from typing import Any
 
 from radchat.config import Config
 from radchat.daemon.answering import Answer
-from radchat.daemon.arguments import ChatHead, FileText, Generate, Kind, Options, ToolChoice
+from radchat.daemon.arguments import ChatHead, FileText, Generate, Given, Kind, Options
 from radchat.daemon.awake import awake_time
 from radchat.daemon.compact_plan import Compact
 from radchat.daemon.compacting import Compaction
@@ -28,7 +28,7 @@ from radchat.daemon.search_marks import SearchMarks
 from radchat.daemon.search_runs import Asking
 from radchat.daemon.searches import Search
 from radchat.daemon.streams import Running, Stream
-from radchat.daemon.tools import Result, Tool
+from radchat.daemon.tools import Result, Tool, ToolChoice
 from radchat.daemon.worker import Worker
 from radchat.errors import InvalidInput, RadchatError
 from radchat.paths import Places
@@ -172,6 +172,10 @@ class Service(SearchMarks):
         jump: bool = True,
         tools: list[Tool] | None = None,
         tool_choice: ToolChoice = "auto",
+        parallel: bool = True,
+        call_parts: bool = False,
+        messages: list[Given] | None = None,
+        key: str = "",
         results: list[Result] | None = None,
         facts: str = "",
         only_terminal: bool = False,
@@ -210,6 +214,10 @@ class Service(SearchMarks):
             jump=jump,
             tools=tuple(tools or ()),
             tool_choice=tool_choice,
+            parallel=parallel,
+            call_parts=call_parts,
+            messages=tuple(messages or ()),
+            key=key,
             results=tuple(results or ()),
             facts=facts,
             only_terminal=only_terminal,

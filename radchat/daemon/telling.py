@@ -85,6 +85,9 @@ class Telling:
                 {"id": call.id, "name": call.name, "arguments": call.arguments}
                 for call in choice.calls
             ]
+            if self._asked.call_parts:
+                for told, text in zip(body["calls"], choice.call_texts, strict=True):
+                    told["arguments_text"] = text
             if choice.call_error is not None:
                 body["call_error"] = choice.call_error
         if params.logprobs is not None:

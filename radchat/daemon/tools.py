@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
 from radchat.engine.conversation import Settings, ToolCall
 from radchat.errors import InvalidInput
@@ -31,6 +31,9 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 
 class _Named(TypedDict):
     name: str
+
+
+ToolChoice: TypeAlias = Literal["auto", "none", "required"] | _Named  # that one, and no other
 
 
 class Tool(_Named, total=False):
@@ -171,6 +174,18 @@ def results_after(path: Sequence[Message], given: Sequence[Result]) -> Answered:
         else:
             messages.append(result_message(call, told["text"], told.get("status", "ok")))
     return Answered(tuple(messages), tuple(made_up))
+
+
+def answered_by(path: Sequence[Message], messages: Sequence[NewMessage]) -> Answered:
+    """``messages`` behind a path, with made-up results where its open calls get none of them."""
+    told = set()
+    for message in messages:
+        if message.role != "tool":
+            break
+        told.add(result_of(message.parts)[1])
+    left = [call for call in open_calls(path) if call.id not in told]
+    made_up = [result_message(call, INTERRUPTED, "interrupted") for call in left]
+    return Answered((*made_up, *messages), tuple(call.name for call in left))
 
 
 # -- in one line -----------------------------------------------------------------------------------

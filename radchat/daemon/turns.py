@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from radchat.daemon.arguments import FileText, Generate
 from radchat.daemon.finding import Place, is_stored, point_of, target_of
-from radchat.daemon.tools import Answered, results_after, shown_calls
+from radchat.daemon.tools import Answered, answered_by, results_after, shown_calls
 from radchat.errors import InvalidInput, NotFound, UsageError
 from radchat.mentions import mentioned
 from radchat_sessions.content import Part, text_of, text_part
@@ -62,6 +62,8 @@ def _plan_turn(store: Store, place: Place, ask: Generate) -> Plan:
     before = _results(store, at, ask)
     says = bool(ask.text.strip() or ask.files)
     message = (_user_message(ask.text, ask.files, ask.facts),) if says else ()
+    if ask.messages:
+        before = _given(store, at, ask)
     plan = Plan(
         place,
         at,
@@ -72,6 +74,8 @@ def _plan_turn(store: Store, place: Place, ask: Generate) -> Plan:
         keep_head=keep_head,
         made_up=before.made_up,
     )
+    if ask.messages:
+        return plan  # all of it is told, the system prompt too
     first = ask.default_system if at is None else None  # the model's own begins a path only
     return _with_system(store, plan, first if ask.system is None else ask.system)
 
@@ -79,6 +83,16 @@ def _plan_turn(store: Store, place: Place, ask: Generate) -> Plan:
 def _results(store: Store, at: str | None, ask: Generate) -> Answered:
     path = [] if at is None else store.path(at)
     return results_after(path, ask.results)
+
+
+def _given(store: Store, at: str | None, ask: Generate) -> Answered:
+    messages = [NewMessage(given["role"], tuple(given["parts"])) for given in ask.messages]
+    if messages[0].role == "system" and at is not None:
+        raise InvalidInput(
+            "messages[0]: a system message begins a conversation, and this one has begun",
+            field="messages",
+        )
+    return answered_by([] if at is None else store.path(at), messages)
 
 
 def _keeps_head(store: Store, place: Place, ask: Generate) -> bool:

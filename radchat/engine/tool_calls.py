@@ -2,7 +2,8 @@
 
 Under the grammar of ``tool_grammar.py`` all that begins like a call is one. Without it, or where an
 answer was cut off, a call may be broken: then there is none, and ``error`` says why. The words are
-told as they come; of a call nothing is told before it is whole.
+told as they come; a call is told when it is whole, and for whoever wants to see it written, its
+name and its arguments' text piece by piece (``take_parts``).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from radchat.engine.tool_form import ToolForm
@@ -32,6 +33,50 @@ class WrittenCall:
     name: str
     arguments: dict[str, Any]
     id: str = ""  # where the model's form has one
+    text: str = field(default="", compare=False)  # its arguments as they were written
+
+
+@dataclass(frozen=True, slots=True)
+class CallPart:
+    """Of the call number ``index``: its name (the first part alone has it), more of its arguments'
+    text. All texts together are the whole call's ``text``.
+    """
+
+    index: int
+    text: str
+    name: str | None = None
+    id: str = ""  # where the model's form has one: then all of a call is one part
+
+
+class _Arguments:
+    """How much of a text that grows is a call's arguments: to where their braces close."""
+
+    __slots__ = ("_depth", "_escaped", "_in_string", "end", "is_whole")
+
+    def __init__(self) -> None:
+        self.end = 0
+        self.is_whole = False
+        self._depth = 0
+        self._in_string = self._escaped = False
+
+    def read(self, text: str) -> int:
+        """``text`` begins as it did the last time."""
+        while not self.is_whole and self.end < len(text):
+            char = text[self.end]
+            if self._in_string:
+                self._in_string = self._escaped or char != '"'
+                self._escaped = char == "\\" and not self._escaped
+            elif char == '"' and self._depth:
+                self._in_string = True
+            elif char in "{[":
+                self._depth += 1
+            elif char in "}]":
+                self._depth -= 1
+            if not self._depth and char not in "}]":
+                return 0  # no object
+            self.is_whole = not self._depth
+            self.end += 1
+        return self.end
 
 
 class CallSplitter:
@@ -41,7 +86,18 @@ class CallSplitter:
     stays in ``rest``, as text.
     """
 
-    __slots__ = ("_form", "_held", "_in_calls", "_names", "_num", "error", "rest")
+    __slots__ = (
+        "_arguments",
+        "_form",
+        "_held",
+        "_in_calls",
+        "_names",
+        "_num",
+        "_parts",
+        "_told",
+        "error",
+        "rest",
+    )
 
     def __init__(self, form: ToolForm, names: Collection[str]) -> None:
         self._form = form
@@ -49,6 +105,9 @@ class CallSplitter:
         self._held = ""
         self._in_calls = False
         self._num = 0
+        self._parts: list[CallPart] = []
+        self._told = -1  # characters of the present call's arguments; -1: nor its name
+        self._arguments = _Arguments()
         self.error: str | None = None
         self.rest = ""  # what was written of a call that is none
 
@@ -57,6 +116,11 @@ class CallSplitter:
         self._held += text
         words = "" if self._in_calls else self._take_words()
         return words, self._take_calls() if self._in_calls else []
+
+    def take_parts(self) -> list[CallPart]:
+        """What has been written of calls since this was asked."""
+        parts, self._parts = self._parts, []
+        return parts
 
     def flush(self) -> str:
         """The answer ends here; the last words, if any were held back."""
@@ -99,6 +163,8 @@ class CallSplitter:
             self.error = f"a call begins with {lead.strip()!r}"
             return None
         name, middle, rest = text[len(lead) :].partition(form.middle)
+        if middle and name in self._names and not form.has_id:
+            self._tell(name, rest[: self._arguments.read(rest)])
         if not middle or (form.end or form.after_id) not in rest:
             return None  # not whole; looked for first, for decoding again and again is slow
         try:
@@ -126,8 +192,18 @@ class CallSplitter:
             self.error = f"there is no tool {name!r} (there are: {known})"
             return None
         self._held = rest[end + num :]
+        self._tell(name, rest[:end], call_id)
         self._num += 1
-        return WrittenCall(name, arguments, call_id)
+        self._told, self._arguments = -1, _Arguments()
+        return WrittenCall(name, arguments, call_id, rest[:end])
+
+    def _tell(self, name: str, arguments: str, call_id: str = "") -> None:
+        """What is new of the present call."""
+        is_first, told = self._told < 0, max(0, self._told)
+        if is_first or len(arguments) > told:
+            new = arguments[told:]
+            self._parts.append(CallPart(self._num, new, name if is_first else None, call_id))
+            self._told = len(arguments)
 
     def _ended(self, rest: str) -> tuple[str, int] | None:
         """A call's id, and how long its end is; None: not whole yet, or another end."""

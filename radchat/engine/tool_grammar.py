@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
 from radchat.engine import schemas
@@ -19,7 +20,7 @@ from radchat.engine.tool_form import HERMES, ToolForm
 from radchat.engine.tool_order import in_order
 from radchat.errors import InvalidInput
 
-ToolChoice: TypeAlias = Literal["auto", "none", "required"]
+ToolChoice: TypeAlias = Literal["auto", "none", "required"] | Mapping[str, object]  # {"name"}
 Tools: TypeAlias = Sequence[Mapping[str, Any]]
 
 ANY = {"type": "object"}
@@ -27,11 +28,22 @@ _ANYTHING = r"/(.|\n)*/"
 
 
 def tool_grammar(
-    form: ToolForm, tools: Tools, choice: ToolChoice = "auto", *, after: str = ""
+    form: ToolForm,
+    tools: Tools,
+    choice: ToolChoice = "auto",
+    *,
+    after: str = "",
+    parallel: bool = True,
 ) -> Grammar:
     """``tools``: ``{"name", "parameters"}`` each. Equal tools give an equal grammar, compiled
-    once. ``after``: the mark that ends the reasoning before the answer.
+    once. ``after``: the mark that ends the reasoning before the answer. A ``choice`` by name: that
+    tool must be called, and no other can be. Not ``parallel``: one call at most.
     """
+    if isinstance(choice, Mapping):
+        tools = [tool for tool in tools if tool["name"] == choice["name"]]
+        choice = "required"
+    if not parallel:
+        form = replace(form, is_single=True)
     listed = [
         {"name": tool["name"], "parameters": in_order(tool.get("parameters", ANY))}
         for tool in tools

@@ -1,0 +1,46 @@
+"""Calls as they are written: their parts, however the text comes."""
+
+from __future__ import annotations
+
+import pytest
+
+from radchat.engine.tool_calls import CallSplitter
+from radchat.engine.tool_form import ToolForm
+
+WRITTEN = [
+    '{"path": "a}b{", "text": "say \\"{}\\" [ok]\\\\"}',
+    "{}",
+    '{"a": [1, {"b": "]"}], "c": ""}',
+]
+
+
+@pytest.mark.parametrize("arguments", WRITTEN)
+def test_parts_of_calls_are_the_calls_however_the_text_is_cut(arguments: str) -> None:
+    form = ToolForm()
+    text = f"words {form.written('one', arguments)}{form.between}{form.written('two', '{}')}"
+    for cut in range(len(text) + 1):
+        splitter = CallSplitter(form, ["one", "two"])
+        parts, calls = [], []
+        for piece in (text[:cut], text[cut:]):
+            calls += splitter.push(piece)[1]
+            parts += splitter.take_parts()
+        assert splitter.flush() == ""
+        assert splitter.error is None
+        assert [call.text for call in calls] == [arguments, "{}"]
+        for index, call in enumerate(calls):
+            mine = [part for part in parts if part.index == index]
+            assert "".join(part.text for part in mine) == call.text
+            assert [part.name for part in mine] == [call.name] + [None] * (len(mine) - 1)
+
+
+def test_what_was_written_of_a_call_that_is_cut_was_told() -> None:
+    form, arguments = ToolForm(), '{"path": "src'
+    splitter = CallSplitter(form, ["one"])
+    told = []
+    for letter in f"{form.begin}one{form.middle}{arguments}":
+        splitter.push(letter)
+        told += splitter.take_parts()
+    assert [part.name for part in told].count("one") == 1
+    assert "".join(part.text for part in told) == arguments
+    splitter.flush()
+    assert splitter.error is not None
