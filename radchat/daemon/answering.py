@@ -226,7 +226,7 @@ class Answer:
         _check_seeds(seed, len(prepared))
         disk = self._engines.disk
         blocks = None if self.ask.key else disk.blocks(loaded.model.fingerprint)
-        excuse = partial(disk.excuse, is_ephemeral=self._store is self._desk.ephemeral)
+        excuse = partial(disk.excuse, is_ephemeral=self._store is not self._desk.stored)
         asked = []
         for number, each in enumerate(prepared):
             request = self._request(number, each, loaded, {**given, "seed": seed + number}, limit)

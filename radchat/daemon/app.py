@@ -17,7 +17,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from radchat.daemon.body import check_arguments, parse_body
@@ -26,6 +26,7 @@ from radchat.daemon.outgoing import (
     EventWire,
     Reader,
     TooLarge,
+    Wire,
     error_answer,
     json_answer,
     unexpected,
@@ -78,11 +79,13 @@ class App:
         self._drained = asyncio.Event()
         self._drained.set()
         self.last_used = clock()
+        self.api: ASGIApp = _later(self)
         self.asgi: ASGIApp = _guard(
             Starlette(
                 routes=[
                     Route("/health", self._health, methods=["GET"]),
                     Route("/rpc/{method}", self._rpc, methods=["POST"]),
+                    Mount("/", self.api),
                 ],
                 exception_handlers={HTTPException: _http_error},
             )
@@ -123,11 +126,11 @@ class App:
         method = request.path_params["method"]
         try:
             self._admit(method, request)
-            args = parse_body(await _read(request))
+            args = parse_body(await read_body(request))
             if method in CONTROL:
                 return json_answer(await self._control(method, args))
-            with self._counted():
-                service = await self._up()
+            with self.counted():
+                service = await self.up()
                 handler = _handler(service, method, args)
                 if method not in STREAMS:
                     return json_answer(await handler(**args))
@@ -172,7 +175,7 @@ class App:
         self._daemon.stop(force=force)
         return {"stopped": True}
 
-    async def _up(self) -> Service:
+    async def up(self) -> Service:
         """The service, once it has started; control methods don't wait for it."""
         await self._settled.wait()
         if self._failed is not None:
@@ -181,7 +184,7 @@ class App:
         return self._service
 
     @contextlib.contextmanager
-    def _counted(self) -> Iterator[None]:
+    def counted(self) -> Iterator[None]:
         """A request in progress: it keeps the daemon alive, and a stop waits for it a little."""
         self.active += 1
         self._drained.clear()
@@ -204,13 +207,22 @@ class App:
 
     # -- streams -----------------------------------------------------------------------------------
 
-    async def stream(self, method: str, events: Events, receive: Receive, send: Send) -> None:
-        """Events to the client until the last, until it goes, or until the daemon stops."""
-        wire = EventWire(send)
+    async def stream(
+        self,
+        method: str,
+        events: Events,
+        receive: Receive,
+        send: Send,
+        wire: Wire | None = None,
+    ) -> None:
+        """Events to the client until the last, until it goes, or until the daemon stops; ``wire``:
+        in which form, server-sent events as the protocol has them if none is given.
+        """
+        wire = wire or EventWire(send)
         reader = Reader(events)
         gone = reader.watch(_disconnected(receive))
         cut = reader.watch(self.cut.wait())
-        with self._counted():
+        with self.counted():
             try:
                 while not gone.done():
                     batch = await reader.batch(self._keep_alive_s)
@@ -261,10 +273,25 @@ async def _disconnected(receive: Receive) -> None:
         pass
 
 
+def _later(app: App) -> ASGIApp:
+    """The OpenAI-compatible API: what it is made of is imported with its first request."""
+    made: ASGIApp | None = None
+
+    async def asked(scope: Scope, receive: Receive, send: Send) -> None:
+        nonlocal made
+        if made is None:
+            from radchat.daemon.v1.api import make_api
+
+            made = make_api(app)
+        await made(scope, receive, send)
+
+    return asked
+
+
 # -- bodies and answers ----------------------------------------------------------------------------
 
 
-async def _read(request: Request) -> bytes:
+async def read_body(request: Request) -> bytes:
     """The body, refused by its announced size before a byte of it is read."""
     announced = request.headers.get("content-length", "0")
     if announced.isdecimal() and int(announced) > MAX_BODY:

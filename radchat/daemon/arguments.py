@@ -73,6 +73,7 @@ class Generate:
     new_session: bool = False
     name: str | None = None  # of the new session
     ephemeral: bool = False
+    passing: bool = False  # of a client that keeps the conversation itself: nobody else sees it
     at: str | None = None  # REF the turn follows; default HEAD
     ref: str | None = None  # REF to retry, edit or continue; default the last one
     branch: str | None = None  # the name of the branch this makes

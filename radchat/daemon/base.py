@@ -52,6 +52,18 @@ class Base:
         self._pins = PinBook()
 
     @property
+    def desk(self) -> Desk:
+        return self._desk
+
+    @property
+    def engines(self) -> Engines:
+        return self._engines
+
+    @property
+    def worker(self) -> Worker:
+        return self._worker
+
+    @property
     def _disk(self) -> Disk:
         return self._engines.disk
 

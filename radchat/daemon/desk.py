@@ -56,6 +56,7 @@ class Desk:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="desk")
         self.stored: Store  # set by open
         self.ephemeral: EphemeralStore
+        self.passing: EphemeralStore  # conversations that API clients tell anew with each request
 
     async def open(self) -> None:
         """Open the database, migrate it, recover what the last daemon left unfinished."""
@@ -65,6 +66,7 @@ class Desk:
             private_folder(self._places.running)
             self.stored = Store.open(self._places.database, running_dir=self._places.running)
             self.ephemeral = EphemeralStore.open(IN_MEMORY)
+            self.passing = EphemeralStore.open(IN_MEMORY)
             self.ephemeral.beside, self.stored.beside = self.stored, self.ephemeral
 
         await self.run(opening)
@@ -81,6 +83,7 @@ class Desk:
         def closing() -> None:
             self.stored.close()
             self.ephemeral.close()
+            self.passing.close()
 
         await self.run(closing)
         self._thread.shutdown(wait=False)

@@ -145,6 +145,8 @@ def located(desk: Desk, ask: Generate) -> tuple[Store, Generate]:
 
     ``SESSION:REF`` is the REF, said in that session: nothing after this looks at a colon.
     """
+    if ask.passing:
+        return desk.passing, ask
     ref = ask.at if ask.at is not None else ask.ref
     if ask.new_session and (ref is not None or ask.kind not in ("turn", "what-if")):
         raise InvalidInput("a new session has nothing to go back to: leave out the REF", field="at")

@@ -119,6 +119,17 @@ class Reader:
             unexpected(method, error)
 
 
+class Wire(Protocol):
+    """How events become an answer. What fails before ``started`` is one with a status."""
+
+    started: bool
+
+    async def events(self, events: Sequence[Event]) -> None: ...
+    async def comment(self) -> None: ...
+    async def end(self) -> None: ...
+    async def error(self, error: RadchatError) -> None: ...
+
+
 class EventWire:
     """Writes server-sent events; what fails before the first is an answer with a status."""
 

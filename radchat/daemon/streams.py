@@ -67,6 +67,10 @@ class Stream:
             raise item
         return item
 
+    async def ended(self) -> None:
+        """Until its task is over, what it puts away included."""
+        await asyncio.wait({self._task})
+
     async def aclose(self) -> None:
         if not self._task.done():
             self._stop(self._task)

@@ -1,0 +1,99 @@
+"""Failures in OpenAI's shape: ``{"error": {"message", "type", "param", "code"}}``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from starlette.responses import Response
+
+from radchat.daemon.outgoing import TooLarge, json_answer
+from radchat.errors import (
+    Busy,
+    ContextOverflow,
+    InvalidInput,
+    NotFound,
+    RadchatError,
+    Unreachable,
+    UsageError,
+)
+
+RETRY_AFTER_S = 1
+_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+}
+# what a field of ours is called in a request
+_PARAMS = {"repetition_penalty": "repetition_penalty", "logprobs": "top_logprobs"}
+
+
+class Conflict(RadchatError):
+    """The branch that was named is somewhere else."""
+
+    code = "conflict"
+    http_status = 409
+
+
+def kind_of(status: int) -> str:
+    if status >= 500:
+        return "server_error"
+    return _TYPES.get(status, "invalid_request_error")
+
+
+def error_json(error: RadchatError, status: int | None = None) -> dict[str, Any]:
+    """The object itself, as an answer or a chunk has it."""
+    param = error.data.get("field")
+    code: str | None = error.code
+    if isinstance(error, ContextOverflow):
+        param = param or "messages"
+    elif isinstance(error, NotFound) and "model" in error.data:
+        code, param = "model_not_found", "model"
+    elif isinstance(error, (InvalidInput, UsageError)) and not isinstance(error, TooLarge):
+        code = None
+    return {
+        "error": {
+            "message": error.message,
+            "type": kind_of(error.http_status if status is None else status),
+            "param": None if param is None else _PARAMS.get(str(param), str(param)),
+            "code": code,
+        }
+    }
+
+
+def answer(error: RadchatError) -> Response:
+    headers = {}
+    if isinstance(error, TooLarge):
+        headers["connection"] = "close"  # what is left of the body is not the next request
+    if isinstance(error, (Busy, Unreachable)):
+        headers["retry-after"] = str(error.data.get("retry_after_s", RETRY_AFTER_S))
+    if error.http_status == 401:
+        headers["www-authenticate"] = "Bearer"
+    return json_answer(error_json(error), error.http_status, headers or None)
+
+
+def of_validation(problems: Sequence[Mapping[str, Any]]) -> InvalidInput:
+    """The first thing that is wrong with a request, by its place: ``messages[0].role``. Never what
+    was said there.
+    """
+    first = problems[0]
+    where = _path([each for each in first["loc"] if each not in ("body", "query", "path")])
+    text = str(first["msg"])
+    return InvalidInput(
+        f"{where}: {text}" if where else text, **({"field": where} if where else {})
+    )
+
+
+def _path(loc: Sequence[int | str]) -> str:
+    """Without the names that pydantic gives to the kinds of a union."""
+    path = ""
+    for each in loc:
+        if isinstance(each, int):
+            path += f"[{each}]"
+        elif each.isidentifier() and each[0].islower() and each not in _KINDS:
+            path += f".{each}" if path else each
+    return path
+
+
+_KINDS = frozenset(("str", "int", "float", "bool", "list", "dict", "constrained", "literal"))

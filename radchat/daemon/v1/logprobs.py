@@ -1,0 +1,69 @@
+"""Log probabilities in OpenAI's two shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from radchat.engine.tokenizer import Tokenizer
+
+LEAST = -9999.0  # in the place of minus infinity, of which JSON knows nothing
+
+
+def token_bytes(tokenizer: Tokenizer, token: int) -> bytes:
+    """Of a token that is no text, a control token say: its name."""
+    table = tokenizer.table
+    if table is not None and 0 <= token < len(table) and table[token]:
+        return bytes(table[token])
+    return tokenizer.decode([token]).encode()
+
+
+def token_text(tokenizer: Tokenizer, token: int) -> str:
+    """Half a character shows as U+FFFD: what it is made of, its bytes tell."""
+    return token_bytes(tokenizer, token).decode("utf-8", "replace")
+
+
+def chat_shape(tokenizer: Tokenizer, told: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """``told``: ``{"id", "logprob", "top"}`` each, as ``generate`` tells them."""
+
+    def one(token: int, logprob: float) -> dict[str, Any]:
+        raw = token_bytes(tokenizer, token)
+        return {
+            "token": raw.decode("utf-8", "replace"),
+            "logprob": max(logprob, LEAST),
+            "bytes": list(raw),
+        }
+
+    return [
+        {
+            **one(each["id"], each["logprob"]),
+            "top_logprobs": [one(token, logprob) for token, logprob in each["top"]],
+        }
+        for each in told
+    ]
+
+
+def legacy_shape(
+    tokenizer: Tokenizer, told: Sequence[Mapping[str, Any] | None], offset: int = 0
+) -> dict[str, Any]:
+    """Of completions: lists side by side. None: the first token of a prompt, which follows nothing.
+    ``offset``: characters before the first.
+    """
+    tokens, offsets = [], []
+    for each in told:
+        text = "" if each is None else token_text(tokenizer, each["id"])
+        tokens.append(text)
+        offsets.append(offset)
+        offset += len(text)
+    return {
+        "tokens": tokens,
+        "token_logprobs": [None if each is None else max(each["logprob"], LEAST) for each in told],
+        "top_logprobs": [
+            None
+            if each is None
+            else {token_text(tokenizer, t): max(lp, LEAST) for t, lp in reversed(each["top"])}
+            for each in told
+        ],
+        "text_offset": offsets,
+    }
