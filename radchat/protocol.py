@@ -23,7 +23,7 @@ HEADER = "X-Radchat-Protocol"
 STOPPING = "the daemon is stopping"  # with data {"stopping": true}: nothing was begun, ask again
 MAX_BODY = 64 * 1024 * 1024  # bytes; a loaded file travels in the body
 STREAMS = frozenset(
-    {"generate", "models.load", "compact", "program.open", "program.gen"}
+    {"generate", "models.load", "compact", "serve", "program.open", "program.gen"}
     | {"search.open", "search.ask"}
     | {"cache.save", "cache.load", "cache.warm", "cache.verify"}
 )
@@ -62,6 +62,7 @@ EventName = Literal[
     "call_part",  # {"choice", "index", "text"}, the first of a call with "id" and "name": its
     #               arguments' text as it is written, where that was asked for
     "call",  # {"choice", "index", "id", "name", "arguments"}: a tool call, whole; told once
+    "listening",  # {"url", "host", "port", "key_file", "is_local"}: of `serve`
     "answer",  # of `search.ask`: one ask is stored, with all its answers
     "failed",  # {"ask", "error"}: of `search.ask`: one is not, and nothing of it is kept
     "message",  # one choice has ended: the shape of `ask --json` for it

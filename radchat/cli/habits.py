@@ -7,8 +7,6 @@ from collections.abc import Sequence
 
 from radchat.errors import UsageError
 
-# commands of the manual that this version does not have: never words for the model
-LATER = frozenset(("serve",))
 # a word, and the commands it may mean; what followed it stands in the place of {}
 HABITS: dict[str, tuple[str, ...]] = {
     "list": ("sessions ls", "models ls"),
@@ -38,10 +36,8 @@ SENTENCE_WORDS = 4  # `list three odd animals` is for the model; `list it all` m
 
 
 def refuse(words: Sequence[str]) -> None:
-    """Raise UsageError, with what to type, where the first word is a command elsewhere or later."""
+    """Raise UsageError, with what to type, where the first word is a command elsewhere."""
     first, rest = words[0], list(words[1:])
-    if first in LATER:
-        raise UsageError(f"`radchat {first}` is not there yet. {to_say(words)}")
     if first not in HABITS or _is_sentence(words):
         return
     given = shlex.join(rest)

@@ -52,6 +52,7 @@ COMMANDS = (
     Entry("vote", _CLI + "vote:vote", PROGRAMS, "many answers; the one that most of them give"),
     Entry("agent", _CLI + "agent:agent", PROGRAMS, "a model with tools, in this folder; -p prints"),
     Entry("run", _CLI + "run:run", PROGRAMS, "a Python file with an @program; result as JSON"),
+    Entry("serve", _CLI + "serve:serve", MACHINE, "an OpenAI-compatible API on TCP"),
     Entry("daemon", _CLI + "daemon:daemon_app", MACHINE, "start, stop, restart, status, logs"),
     Entry("bench", _CLI + "bench:bench", MACHINE, "what reuse is worth here, measured in a minute"),
     Entry("doctor", _CLI + "doctor:doctor", MACHINE, "what is installed, set and running"),

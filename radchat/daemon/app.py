@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -32,7 +32,11 @@ from radchat.daemon.outgoing import (
     unexpected,
 )
 from radchat.errors import Busy, InvalidInput, NotFound, RadchatError
+from radchat.paths import Places
 from radchat.protocol import CONTROL, HEADER, MAX_BODY, METHODS, PROTOCOL, STOPPING, STREAMS, State
+
+if TYPE_CHECKING:
+    from radchat.daemon.tcp.listener import Listener
 
 KEEP_ALIVE_S = 10.0  # a comment this often while nothing else is said
 LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
@@ -65,16 +69,23 @@ class App:
     """The ASGI app, and the counts the daemon's life hangs on. One event loop, no locks."""
 
     def __init__(
-        self, daemon: Stopper, *, clock: Callable[[], float], keep_alive_s: float = KEEP_ALIVE_S
+        self,
+        daemon: Stopper,
+        *,
+        clock: Callable[[], float],
+        keep_alive_s: float = KEEP_ALIVE_S,
+        places: Places | None = None,
     ) -> None:
-        self._daemon = daemon
+        """``places``: where the API's key is; without, there is no listener but the socket."""
+        self._daemon, self._places = daemon, places
         self._clock = clock
         self._keep_alive_s = keep_alive_s
         self._service: Service | None = None
         self._failed: RadchatError | None = None
         self._settled = asyncio.Event()  # the service is up, or has failed
         self.cut = asyncio.Event()  # end the running streams now
-        self.stopping = False
+        self.stop_begun = asyncio.Event()
+        self.listeners: list[Listener] = []  # of the API, besides the socket
         self.active = 0  # requests in progress, control apart
         self._drained = asyncio.Event()
         self._drained.set()
@@ -107,6 +118,10 @@ class App:
         return "starting" if self._service is None else self._service.state
 
     @property
+    def stopping(self) -> bool:
+        return self.stop_begun.is_set()
+
+    @property
     def idle(self) -> bool:
         return self.active == 0 and not (self._service is not None and self._service.busy)
 
@@ -131,7 +146,7 @@ class App:
                 return json_answer(await self._control(method, args))
             with self.counted():
                 service = await self.up()
-                handler = _handler(service, method, args)
+                handler = self._handler(service, method, args)
                 if method not in STREAMS:
                     return json_answer(await handler(**args))
             return _EventResponse(self, method, handler(**args))
@@ -158,7 +173,8 @@ class App:
         if method == "health":
             return self._health_body()
         if method == "status":
-            own = {"state": self.state, **self._daemon.about()}
+            listening = [each.url for each in self.listeners]
+            own = {"state": self.state, **self._daemon.about(), "listening": listening}
             return own if self._service is None else {**await self._service.status(), **own}
         if method == "stop":
             check_arguments("stop", self.stop, args)
@@ -167,6 +183,27 @@ class App:
             return {"cancelled": False}
         result: dict[str, Any] = await _handler(self._service, method, args)(**args)
         return result
+
+    def _handler(self, service: Service, method: str, args: dict[str, Any]) -> Callable[..., Any]:
+        """The service's method, or the one that is of the app itself; its arguments checked."""
+        if method != "serve":
+            return _handler(service, method, args)
+        check_arguments(method, self.serve, args)
+        return self.serve
+
+    def serve(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        keys: list[str] | None = None,
+        hosts: list[str] | None = None,
+        origins: list[str] | None = None,
+    ) -> Events:
+        """The API on TCP, until the stream is closed; what it is made of is imported for it."""
+        from radchat.daemon.tcp.listener import serve
+
+        assert self._places is not None
+        return serve(self, self._places, host, port, keys or (), hosts or (), origins or ())
 
     async def stop(self, force: bool = False, only_idle: bool = False) -> dict[str, Any]:
         """Begin to stop and say so; ``only_idle``: not if a request is in progress."""
@@ -327,7 +364,7 @@ def _guard(inner: ASGIApp) -> ASGIApp:
         headers = [(k, v.decode("latin-1").strip().lower()) for k, v in scope["headers"]]
         hosts = [value for name, value in headers if name == b"host"]
         origins = [value for name, value in headers if name == b"origin"]
-        if len(hosts) != 1 or not _is_loopback(hosts[0]):
+        if len(hosts) != 1 or not is_loopback(hosts[0]):
             problem = "Host"
         elif any(origin != f"http://{hosts[0]}" for origin in origins):
             problem = "Origin"
@@ -341,8 +378,14 @@ def _guard(inner: ASGIApp) -> ASGIApp:
     return guarded
 
 
-def _is_loopback(host: str) -> bool:
-    name, _, port = host.rpartition(":") if not host.endswith("]") else (host, "", "")
-    if not name:
-        name, port = host, ""
-    return name.removeprefix("[").removesuffix("]") in LOOPBACK and (not port or port.isdecimal())
+def host_name(header: str) -> str:
+    """Of a Host header, without port and brackets; "" for what is none."""
+    name, _, port = header.rpartition(":") if not header.endswith("]") else (header, "", "")
+    if not name or (":" in name and not name.startswith("[")):  # no port; a bare IPv6 address
+        name, port = header, ""
+    name = name.removeprefix("[").removesuffix("]")
+    return name if not port or port.isdecimal() else ""
+
+
+def is_loopback(host: str) -> bool:
+    return host_name(host) in LOOPBACK

@@ -140,7 +140,7 @@ class Daemon:
 
         self._loop = asyncio.get_running_loop()
         self._ended = asyncio.Event()
-        self._app = App(self, clock=self._clock)
+        self._app = App(self, clock=self._clock, places=self._places)
         self._http, self._state = _http(self._app)
         self._servers.append(await self._listen(self._listener))
         self._take_signals()
@@ -258,7 +258,7 @@ class Daemon:
             self._app.cut.set()
         if self._app.stopping:
             return
-        self._app.stopping = True
+        self._app.stop_begun.set()
         if self._service is None:
             self._app.fail(Busy(STOPPING, stopping=True))
         self._unlink()  # nobody new finds us; who is connected is answered

@@ -129,8 +129,7 @@ def test_what_to_type_is_a_command(form: str) -> None:
     assert line.command == form.split(maxsplit=1)[0]
 
 
-def test_a_command_that_comes_later_is_none_now() -> None:
-    assert habits.LATER.isdisjoint({*BY_NAME, *ALIASES, *habits.HABITS})
+def test_a_habit_is_no_command() -> None:
     assert set(habits.HABITS).isdisjoint({*BY_NAME, *ALIASES})
 
 

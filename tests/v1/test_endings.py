@@ -75,7 +75,7 @@ def test_a_daemon_that_stops_says_so(tmp_path: Path) -> None:
             streamed = Hanging(it, "/v1/chat/completions", {**LONG, "stream": True})
             whole = Hanging(it, "/v1/chat/completions", LONG)
             await streamed.until(b"content")
-            it.app.stopping = True
+            it.app.stop_begun.set()
             it.app.cut.set()
             await streamed.task
             await whole.task
