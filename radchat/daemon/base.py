@@ -52,6 +52,10 @@ class Base:
         self._pins = PinBook()
 
     @property
+    def places(self) -> Places:
+        return self._places
+
+    @property
     def desk(self) -> Desk:
         return self._desk
 

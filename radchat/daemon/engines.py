@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +67,7 @@ class Engines:
         self._asking: list[ModelEntry] = []  # for whom somebody waits
         self._released = asyncio.Event()  # set whenever a user has left
         self.all: list[Loaded] = []  # the one last used is the last
+        self.gone: Counter[str] = Counter()  # what engines had counted that were unloaded
         self.loading: ModelEntry | None = None
         self.share_loaded = 0.0  # of the model being loaded
         self._loader: asyncio.Task[Loaded] | None = None  # who loads it
@@ -298,6 +300,7 @@ class Engines:
             return
         gone = [each for each in self.all if each.key in keys]
         say(swap(f"{entry.name} {dtype}", gone))
+        self._count(gone)
         self.all = [each for each in self.all if each.key not in keys]
         del gone
         await self._remove(keys)
@@ -351,9 +354,16 @@ class Engines:
         """
         if not keys:
             return
+        self._count([each for each in self.all if each.key in keys])
         self.all = [each for each in self.all if each.key not in keys]
         await self._remove(keys)
         log.info("unloaded %s", ", ".join(keys))
+
+    def _count(self, going: Sequence[Loaded]) -> None:
+        """No count of all engines there have been goes back."""
+        for each in going:
+            stats = each.engine.stats()
+            self.gone.update({k: v for k, v in stats.items() if type(v) is int})
 
     async def _remove(self, keys: list[str]) -> None:
         if self.disk.store is not None:

@@ -17,7 +17,9 @@ from starlette.types import ASGIApp
 from radchat import __version__
 from radchat.daemon.app import App
 from radchat.daemon.outgoing import json_answer, unexpected
-from radchat.daemon.v1 import chat, errors
+from radchat.daemon.v1 import chat, completions, errors, models, tokens
+from radchat.daemon.v1.metrics import Metrics
+from radchat.daemon.v1.metrics import router as router_of_metrics
 from radchat.errors import NotFound, RadchatError
 
 log = logging.getLogger("radchat.app")
@@ -33,12 +35,20 @@ def make_api(app: App) -> ASGIApp:
         openapi_url="/openapi.json",
         redirect_slashes=False,
     )
-    api.include_router(chat.router(app))
+    metrics = Metrics()
+    for router in (
+        chat.router(app),
+        completions.router(app),
+        tokens.router(app),
+        models.router(app),
+        router_of_metrics(app, metrics),
+    ):
+        api.include_router(router)
     api.add_exception_handler(RadchatError, _told)
     api.add_exception_handler(RequestValidationError, _invalid)
     api.add_exception_handler(HTTPException, _http)
     api.add_exception_handler(Exception, _unexpected)
-    return api
+    return metrics.watching(api, api.openapi()["paths"])
 
 
 async def _told(_request: Request, error: Exception) -> Response:

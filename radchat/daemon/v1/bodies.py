@@ -15,6 +15,7 @@ STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 LOOSE = ConfigDict(extra="ignore", strict=True, allow_inf_nan=False)
 
 MAX_MESSAGES = 10_000
+DEFAULT_MODEL = frozenset(("", "default"))  # whichever a chat would begin with
 Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 
 

@@ -14,11 +14,11 @@ from radchat.daemon.app import App
 from radchat.daemon.outgoing import Wire
 from radchat.daemon.service import Service
 from radchat.daemon.v1 import placing
-from radchat.daemon.v1.bodies import ChatBody, NamedTool
+from radchat.daemon.v1.bodies import DEFAULT_MODEL, ChatBody, NamedTool
 from radchat.daemon.v1.caller import Caller, caller_of
 from radchat.daemon.v1.collect import ChunkWire, Completion, WholeWire
-from radchat.daemon.v1.gate import Answering, CarefulRoute, require_up
-from radchat.daemon.v1.messages import digests, given
+from radchat.daemon.v1.gate import Answering, CarefulRoute, service_of
+from radchat.daemon.v1.messages import digests, given, tools_of
 from radchat.daemon.v1.passing import Passing
 from radchat.daemon.v1.placing import Placing
 from radchat.daemon.v1.recall import Recall
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from radchat.engine.tokenizer import Tokenizer
 
 EFFORTS = {"none": "off", "minimal": "low", "xhigh": "high"}
-DEFAULT_MODEL = frozenset(("", "default"))
 
 
 def router(app: App) -> APIRouter:
@@ -40,11 +39,9 @@ def router(app: App) -> APIRouter:
     async def chat_completions(request: Request, body: ChatBody) -> Response:
         """An answer to a conversation; a stream of chunks with ``stream``."""
         nonlocal recall
-        require_up(app)
         caller = caller_of(request.scope)
         with app.counted():
-            service = await app.up()
-            assert isinstance(service, Service)
+            service = await service_of(app)
             recall = recall or Recall(service.desk)
             place = await _placing(service, recall, caller, body)
         return _answering(app, service, recall, caller, body, place)
@@ -113,14 +110,7 @@ def _arguments(body: ChatBody) -> dict[str, Any]:
     if body.reasoning_effort is not None:
         args["think"] = EFFORTS.get(body.reasoning_effort, body.reasoning_effort)
     if body.tools:
-        args["tools"] = [
-            {
-                "name": tool.function.name,
-                **({"description": d} if (d := tool.function.description) else {}),
-                "parameters": tool.function.parameters or {"type": "object", "properties": {}},
-            }
-            for tool in body.tools
-        ]
+        args["tools"] = tools_of(body.tools)
         args["parallel"] = body.parallel_tool_calls is not False
     choice = body.tool_choice
     if isinstance(choice, NamedTool):

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from radchat.daemon.outgoing import json_answer
-from radchat.daemon.v1.errors import answer, error_json
+from radchat.daemon.v1 import wires
 from radchat.daemon.v1.logprobs import chat_shape
-from radchat.errors import RadchatError
 from radchat.protocol import Event
 
 if TYPE_CHECKING:
-    from starlette.types import Message, Send
+    from starlette.types import Send
 
     from radchat.engine.tokenizer import Tokenizer
 
@@ -162,66 +160,32 @@ class Completion:
         }
 
 
-class WholeWire:
-    """One JSON answer, when all has come."""
-
+class WholeWire(wires.WholeWire):
     def __init__(self, send: Send, completion: Completion) -> None:
-        self._send, self._completion = send, completion
-        self.started = False
+        super().__init__(send)
+        self._completion = completion
 
     async def events(self, events: Sequence[Event]) -> None:
         for event in events:
             self._completion.hear(event)
 
-    async def comment(self) -> None:
-        """Nothing can be said before the status."""
-
     async def end(self) -> None:
-        self.started = True
-        await _respond(json_answer(self._completion.whole()), self._send)
-
-    async def error(self, error: RadchatError) -> None:
-        self.started = True
-        await _respond(answer(error), self._send)
+        await self.respond(json_answer(self._completion.whole()))
 
 
-class ChunkWire:
-    """Server-sent events, OpenAI's; what fails before the first is an answer with a status."""
-
+class ChunkWire(wires.ChunkWire):
     def __init__(self, send: Send, completion: Completion, *, include_usage: bool) -> None:
-        self._send, self._completion, self._include_usage = send, completion, include_usage
-        self.started = False
+        super().__init__(send)
+        self._completion, self._include_usage = completion, include_usage
         self._told: set[int] = set()  # choices whose role was told
 
-    async def events(self, events: Sequence[Event]) -> None:
-        body = b"".join(
-            b"data: " + json.dumps(chunk).encode() + b"\n\n"
-            for event in events
-            for chunk in self._chunks(event)
-        )
-        if body:
-            await self._write(body)
-
-    async def comment(self) -> None:
-        if self.started or self._completion.init:
-            await self._write(b": still here\n\n")
-
-    async def end(self) -> None:
-        body = b""
+    def last(self) -> Iterator[Mapping[str, Any]]:
         if self._include_usage:
             usage = self._completion.usage
             told = None if usage is None else usage_json(usage)
-            body = _line({**self._head(), "choices": [], "usage": told})
-        await self._write(body + b"data: [DONE]\n\n", more=False)
+            yield {**self._head(), "choices": [], "usage": told}
 
-    async def error(self, error: RadchatError) -> None:
-        if self.started:
-            await self._write(_line(error_json(error)), more=False)
-            return
-        self.started = True
-        await _respond(answer(error), self._send)
-
-    def _chunks(self, event: Event) -> Iterator[dict[str, Any]]:
+    def chunks(self, event: Event) -> Iterator[Mapping[str, Any]]:
         done, data = self._completion, event.data
         done.hear(event)
         if event.name == "delta" and data["text"]:
@@ -263,21 +227,3 @@ class ChunkWire:
         one = {"index": choice, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
         told = self._completion.kept() if is_first else {}
         return {**self._head(), "choices": [one], **({"radchat": told} if told else {})}
-
-    async def _write(self, body: bytes, *, more: bool = True) -> None:
-        if not self.started:
-            self.started = True
-            headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store")]
-            await self._send({"type": "http.response.start", "status": 200, "headers": headers})
-        await self._send({"type": "http.response.body", "body": body, "more_body": more})
-
-
-def _line(chunk: Mapping[str, Any]) -> bytes:
-    return b"data: " + json.dumps(chunk).encode() + b"\n\n"
-
-
-async def _respond(response: Any, send: Send) -> None:
-    async def receive() -> Message:
-        return {"type": "http.disconnect"}
-
-    await response({"type": "http", "method": "POST"}, receive, send)

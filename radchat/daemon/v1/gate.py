@@ -13,6 +13,7 @@ from starlette.types import Receive, Scope, Send
 from radchat.daemon.app import App, read_body
 from radchat.daemon.body import parse_body
 from radchat.daemon.outgoing import Events, Wire
+from radchat.daemon.service import Service
 from radchat.errors import Busy
 from radchat.protocol import STOPPING
 
@@ -54,6 +55,10 @@ class Answering(Response):
         await self._app.stream(self._method, self._events, receive, send, self._make(send))
 
 
-def require_up(app: App) -> None:
+async def service_of(app: App) -> Service:
+    """Raises Busy while the daemon stops."""
     if app.stopping:
         raise Busy(STOPPING)
+    service = await app.up()
+    assert isinstance(service, Service)
+    return service

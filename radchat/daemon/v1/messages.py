@@ -8,8 +8,9 @@ from hashlib import blake2b
 from typing import Any
 
 from radchat.daemon.arguments import Given
+from radchat.daemon.tools import Tool as ToolGiven
 from radchat.daemon.tools import calls_in, result_of
-from radchat.daemon.v1.bodies import Called, Message
+from radchat.daemon.v1.bodies import Called, Message, Tool
 from radchat.errors import InvalidInput
 from radchat_sessions.content import Part, reasoning_part, text_of, text_part
 
@@ -76,6 +77,21 @@ def _answer(message: Message, text: str, names: dict[str, str]) -> Iterable[Part
     for call in message.tool_calls or ():
         names[call.id] = call.function.name
         yield {"type": "tool_call", "call": _call(call)}
+
+
+def tools_of(tools: Sequence[Tool] | None) -> list[ToolGiven]:
+    """As ``generate`` takes them."""
+    told: list[ToolGiven] = []
+    for tool in tools or ():
+        function = tool.function
+        one: ToolGiven = {
+            "name": function.name,
+            "parameters": function.parameters or {"type": "object", "properties": {}},
+        }
+        if function.description:
+            one["description"] = function.description
+        told.append(one)
+    return told
 
 
 def _call(call: Called) -> dict[str, Any]:
