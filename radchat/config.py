@@ -111,6 +111,18 @@ def parse_executor(text: str) -> str:
     return _one_of(text, EXECUTORS)
 
 
+class Secret(str):
+    """Shown nowhere."""
+
+    __slots__ = ()
+
+
+def parse_secret(text: str) -> Secret:
+    if not text.strip() or any(c.isspace() for c in text.strip()):
+        raise ValueError("want a key without spaces")
+    return Secret(text.strip())
+
+
 def parse_level(text: str) -> str:
     return _one_of(text.lower(), LEVELS)
 
@@ -153,6 +165,8 @@ class Setting:
 
 SETTINGS = (
     Setting("model", "RADCHAT_MODEL", str, None, "the model a new session uses"),
+    Setting("engine", "RADCHAT_ENGINE", str, None, "the URL of another program's engine"),
+    Setting("engine_key", "RADCHAT_ENGINE_KEY", parse_secret, None, "its API key"),
     Setting("keep_alive", "RADCHAT_KEEP_ALIVE", parse_duration, "30m", "unload an idle model"),
     Setting("idle_exit", "RADCHAT_IDLE_EXIT", parse_duration, "2h", "end an idle daemon"),
     Setting("context_length", "RADCHAT_CONTEXT_LENGTH", parse_count, None, "context, in tokens"),
@@ -187,6 +201,8 @@ SETTINGS = (
 @dataclass(frozen=True, slots=True)
 class Config:
     model: str | None
+    engine: str | None
+    engine_key: str | None
     keep_alive: float
     idle_exit: float
     context_length: int | None
@@ -213,6 +229,8 @@ class Config:
 
 def shown(value: Any) -> Any:
     """A setting's value as JSON and people can read it."""
+    if isinstance(value, Secret):
+        return "(set)"
     if isinstance(value, Size):
         return f"{value.tokens}tok" if value.bytes is None else value.bytes
     if isinstance(value, float):  # seconds

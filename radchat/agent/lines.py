@@ -19,9 +19,11 @@ TITLE = 160  # columns of a call in a line
 def step_line(number: int, step: Step) -> str:
     """What of a step's prompt was computed, and what was there: ``step 3 · computed 84 · …``"""
     read = int(step.usage.get("input_tokens", 0))
-    cached = int(step.usage.get("cached_input_tokens", 0))
-    share = f" ({100 * cached / read:.1f}%)" if read else ""
+    cached = step.usage.get("cached_input_tokens", 0)
     said = counted(int(step.usage.get("output_tokens", 0)), "token")
+    if cached is None:  # another program's engine, which does not tell
+        return f"step {number} · read {read:,} · said {said}"
+    share = f" ({100 * cached / read:.1f}%)" if read else ""
     return f"step {number} · cached {cached:,}/{read:,}{share} · said {said}"
 
 

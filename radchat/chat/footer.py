@@ -148,7 +148,7 @@ def footer(
         "place": place(answer.get("branch"), answer.get("message"), answer.get("short")),
         "model": one_line(model),
         "context": _context(context),
-        "cached": _cached(usage, disk, why, saved_s),
+        "cached": _cached(usage, disk, why, saved_s, is_remote="remote" in cache),
         "first token": "" if first is None else f"first token {latency(first)}",
         "thought": f"thought {counted(thought, 'token')}" if thought else "",
         "forced": f"forced {count(forced)}/{counted(said, 'token')}" if forced else "",
@@ -178,13 +178,18 @@ def _context(context: Mapping[str, Any], *, share: bool = True) -> str:
 
 
 def _cached(
-    usage: Mapping[str, Any], disk: int = 0, why: str = "", saved_s: float | None = None
+    usage: Mapping[str, Any],
+    disk: int = 0,
+    why: str = "",
+    saved_s: float | None = None,
+    *,
+    is_remote: bool = False,
 ) -> str:
     """`cached 1,980/2,012 (98.4%), 1,900 from disk saved 0.5 s`, `cached 0/2,012 (0.0%: why)`"""
     cached, total = usage.get("cached_input_tokens"), usage.get("input_tokens")
     if cached is None or not total:
         return ""
-    because = f": {why}" if why else ""
+    because = f": {why}" if why else ", remote" if is_remote else ""
     text = f"cached {count(cached)}/{count(total)} ({share(cached, total)}{because})"
     text += f", {count(disk)} from disk" if disk else ""
     return f"{text} saved {seconds(saved_s)}" if saved_s else text

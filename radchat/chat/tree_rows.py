@@ -103,7 +103,8 @@ def _folded_row(messages: Sequence[Mapping[str, Any]], indent: int) -> Row:
     whole = {
         "role": None,
         "tokens": sum(tokens),
-        "cached": {key: sum(each.get(key) or 0 for each in cached) for key, _, _ in TIERS},
+        "cached": {key: sum(each.get(key) or 0 for each in cached) for key, _, _ in TIERS}
+        | ({"remote": None} if all("remote" in each for each in cached) else {}),
         "pinned": messages[0].get("pinned"),
     }
 
@@ -146,7 +147,7 @@ def kv_cell(message: Mapping[str, Any]) -> str:
     cached = message.get("cached") or {}
     held = {letter: number for key, letter, _ in TIERS if (number := cached.get(key))}
     if not held:
-        return "-"
+        return "R" if "remote" in cached else "-"
     tokens, star = message.get("tokens") or 0, "*" if message.get("pinned") else ""
     cells = []
     for letter, number in held.items():

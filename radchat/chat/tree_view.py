@@ -89,10 +89,12 @@ def _header(tree: Mapping[str, Any], cache: bool) -> str:
 
 
 def _legend(tree: Mapping[str, Any]) -> str:
-    shared = tree.get("shared_tokens")
+    shared, legend = tree.get("shared_tokens"), LEGEND
+    if any("remote" in (message.get("cached") or {}) for message in tree["messages"]):
+        legend = f"R remote: its engine knows  {LEGEND}"
     if not shared:
-        return LEGEND
-    return f"{LEGEND}    shared by all branches: {count(shared)} tokens, computed once"
+        return legend
+    return f"{legend}    shared by all branches: {count(shared)} tokens, computed once"
 
 
 def _laid_out(tree: Rows, columns: int | None, cache: bool) -> tuple[list[Row], _Layout]:

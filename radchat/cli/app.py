@@ -48,6 +48,7 @@ def _global_options(
     json: Annotated[bool, typer.Option("--json")] = False,
     session: Annotated[str | None, typer.Option(metavar="ID|NAME")] = None,
     daemon: Annotated[str | None, typer.Option(metavar="SOCK")] = None,
+    engine: Annotated[str | None, typer.Option(metavar="URL")] = None,
     config: Annotated[str | None, typer.Option(metavar="FILE")] = None,
 ) -> None:
     """A terminal chat that keeps its thinking."""
@@ -57,6 +58,7 @@ def _global_options(
     assert isinstance(cli, Cli)
     cli.quiet, cli.verbose, cli.color, cli.plain = quiet, verbose, color, plain
     cli.json, cli.session, cli.daemon, cli.config_file = json or cli.json, session, daemon, config
+    cli.engine = engine
 
 
 def run(line: Line, cli: Cli) -> int:

@@ -19,7 +19,7 @@ from radchat.errors import UsageError
 GLOBAL_FLAGS = frozenset(
     ("-q", "--quiet", "-v", "--verbose", "--plain", "--json", "-V", "--version")
 )
-GLOBAL_VALUES = frozenset(("--color", "--session", "--daemon", "--config"))
+GLOBAL_VALUES = frozenset(("--color", "--session", "--daemon", "--engine", "--config"))
 HELP = frozenset(("-h", "--help"))
 THINK_LEVELS = frozenset(("off", "on", "low", "medium", "high"))
 

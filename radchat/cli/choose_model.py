@@ -27,6 +27,8 @@ def choose(cli: Cli, asked: str | None, *, is_new: bool, yes: bool = False) -> s
     A path that has not been converted yet is, first. Raises NotFound (66), with the command to
     type, when there is no model and nobody to ask.
     """
+    if cli.engine or (is_new and not asked and cli.config.engine):
+        return behind(cli, cli.engine or str(cli.config.engine), asked).name
     if not asked and not is_new:
         return None
     if cli.daemon:  # what it can load is its own business
@@ -34,6 +36,23 @@ def choose(cli: Cli, asked: str | None, *, is_new: bool, yes: bool = False) -> s
 
         return asked or cli.config.model or registry.get_default(cli.places)
     return model_or_offer(cli, asked, yes=yes).name
+
+
+def behind(cli: Cli, url: str, tokenizer: str | None, *, name: str | None = None) -> ModelEntry:
+    """What another program's engine serves, known here from now on as a model."""
+    from radchat.models.remote import pull_remote
+
+    try:
+        return pull_remote(
+            cli.places,
+            url,
+            tokenizer,
+            name=name,
+            progress=_telling(cli),
+            key=cli.config.engine_key,
+        )
+    finally:
+        cli.status("")
 
 
 def model_or_offer(
@@ -48,6 +67,8 @@ def model_or_offer(
     from radchat.models.pull import ensure
 
     asked = asked or cli.config.model
+    if asked and asked.startswith(("http://", "https://")):
+        return behind(cli, asked, None)
     if asked:
         try:
             return ensure(cli.places, asked, _telling(cli), note=cli.note)

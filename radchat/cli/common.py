@@ -65,6 +65,7 @@ class Cli:
     plain: bool = False
     session: str | None = None
     daemon: str | None = None
+    engine: str | None = None  # a URL: the model is behind it
     config_file: str | None = None
     env: Mapping[str, str] = field(default_factory=lambda: os.environ)
     _places: Places | None = None

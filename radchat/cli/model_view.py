@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 FALLBACK = {"temperature": DEFAULT_TEMPERATURE, "top_p": DEFAULT_TOP_P}
 _RUNS_ON = {
     "decoder": "radchat's own decoder",
+    "remote": "another program's engine",
     "transformers": "transformers' classes, with radchat's attention and KV (slower)",
 }
 

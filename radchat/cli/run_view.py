@@ -66,10 +66,13 @@ def footer(state: State) -> str:
     read, cached = usage["input_tokens"], usage["cached_input_tokens"]
     parts = [f"{one_line(str(opened['model']))} {opened['dtype']}"]
     parts.append(counted(state.trace.count("gen", "select"), "call"))
-    if read:
+    if read and cached is None:
+        parts.append(f"read {count(read)}")
+    elif read and cached is not None:
         parts.append(f"cached {count(cached)}/{count(read)} ({100 * cached / read:.1f}%)")
-    forced = f" ({count(usage['forced_tokens'])} forced)" if usage["forced_tokens"] else ""
-    parts.append(f"said {count(usage['output_tokens'])}{forced}")
+    some, said = usage["forced_tokens"], usage["output_tokens"] or 0
+    forced = f" ({count(some)} forced)" if some else ""
+    parts.append(f"said {count(said)}{forced}")
     return SEPARATOR.join([*parts, seconds(state.trace.seconds or 0.0)])
 
 

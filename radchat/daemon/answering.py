@@ -27,7 +27,9 @@ from radchat.daemon.fullness import Filled, crossing
 from radchat.daemon.grammar_asked import of_answer
 from radchat.daemon.heard import paths_of
 from radchat.daemon.loaded import Loaded
+from radchat.daemon.past import as_messages
 from radchat.daemon.prepared import Prepared, prepare
+from radchat.daemon.remote.engine import RemoteEngine
 from radchat.daemon.reuse import (
     WORTH_SAYING,
     Part,
@@ -70,6 +72,7 @@ class Answer:
         self._store: Store = desk.ephemeral if ask.ephemeral else desk.stored
         self._asked_at = time.monotonic()
         self._made: str | None = None  # the session this command made
+        self._messages: dict[int, list[dict[str, Any]]] = {}  # for an engine that takes no ids
         self._together: Together | None = None
         self._cancelled = False
         self._is_last_chance = False
@@ -179,6 +182,8 @@ class Answer:
                 with naming(self.ask, index):
                     prepared = self._prepared(plan, loaded, switches, limit)
                 found.append(prepared)
+                if loaded.is_remote and plan.cut is None:
+                    self._messages[index] = as_messages(self._store.path(plan.parent), plan.new)
             return found
 
         prepared = await self._desk.run(work)
@@ -225,12 +230,15 @@ class Answer:
         seed = secrets.randbits(32) if seed is None else seed
         _check_seeds(seed, len(prepared))
         disk = self._engines.disk
-        blocks = None if self.ask.key else disk.blocks(loaded.model.fingerprint)
+        is_here = not (self.ask.key or loaded.is_remote)
+        blocks = disk.blocks(loaded.model.fingerprint) if is_here else None
         excuse = partial(disk.excuse, is_ephemeral=self._store is not self._desk.stored)
         asked = []
         for number, each in enumerate(prepared):
             request = self._request(number, each, loaded, {**given, "seed": seed + number}, limit)
             request.grammar = compiled
+            if loaded.is_remote:
+                request.messages = self._messages.get(number, ())
             asked.append(
                 Asked(
                     each,
@@ -274,6 +282,9 @@ class Answer:
         what several requests have of it they have in common.
         """
         engine, first = loaded.engine, asked[0]
+        if isinstance(engine, RemoteEngine):
+            await self._check_remote(asked, engine)
+            return
         num = len(first.request.ids)
 
         def check() -> Tiers:
@@ -301,6 +312,21 @@ class Answer:
             self._say(Event("notice", {"text": text, "code": "recompute", "tokens": again}))
         longest = max(len(each.request.ids) for each in asked)
         for event in crossing(first.prepared.before, Filled(longest, first.limit)):
+            self._say(event)
+
+    async def _check_remote(self, asked: Sequence[Asked], engine: RemoteEngine) -> None:
+        """What its server has of it is not known before it answers."""
+
+        def check() -> list[str]:
+            for index, each in enumerate(asked):
+                with naming(self.ask, index):
+                    engine.check_request(each.request)
+            return engine.remarks(asked[0].request)
+
+        for text in await self._worker.call(check):
+            self._say(Event("notice", {"text": text, "code": "remote"}))
+        longest = max(len(each.request.ids) for each in asked)
+        for event in crossing(asked[0].prepared.before, Filled(longest, asked[0].limit)):
             self._say(event)
 
 

@@ -21,6 +21,7 @@ from radchat.daemon.disk import Disk
 from radchat.daemon.handing import beside
 from radchat.daemon.loaded import Loaded, Memory, slow, swap
 from radchat.daemon.opener import Opener
+from radchat.daemon.options import REMOTE
 from radchat.daemon.worker import Worker
 from radchat.errors import Busy, ConfigInvalid, ModelBroken, NotFound, RadchatError, UsageError
 from radchat.models import registry
@@ -115,6 +116,8 @@ class Engines:
     async def using(self, entry: ModelEntry, dtype: str | None, say: Say) -> AsyncGenerator[Loaded]:
         """The engine of this model and dtype, loaded if need be; not unloaded while held."""
         wanted = dtype or self._config.dtype
+        if entry.engine is not None:
+            wanted = REMOTE  # of what dtype it is there, its server knows
         try:
             loaded = await self._acquire(entry, wanted, say)
         except UsageError as error:  # of the dtype
@@ -183,8 +186,10 @@ class Engines:
     def _find(self, entry: ModelEntry, dtype: str) -> Loaded | None:
         if not self.all:
             return None
+        same = [each for each in self.all if each.entry.folder == entry.folder]
+        if entry.engine is not None:
+            return next(iter(same), None)
         wanted, is_auto = self.opener.dtype(dtype), dtype == "auto"
-        same = (each for each in self.all if each.entry.folder == entry.folder)
         fitting = (each for each in same if each.dtype == wanted or (is_auto and each.is_auto))
         return next(fitting, None)
 
@@ -196,6 +201,8 @@ class Engines:
         A model that can't be loaded leaves the others, if its weights had room beside them.
         """
         self._begin_load(entry)
+        if entry.engine is not None:
+            return await self._connect(entry)
         try:
             chosen, needed = await beside(lambda: self._choose(entry, dtype))
             loaded = self._find(entry, chosen)
@@ -220,6 +227,37 @@ class Engines:
         finally:
             self._loader = self.loading = None
             self._makes_room = False
+        await self._remember(loaded)
+        return loaded
+
+    async def _connect(self, entry: ModelEntry) -> Loaded:
+        """One that runs elsewhere takes no room, and makes none."""
+        from radchat.daemon.remote.engine import RemoteEngine
+        from radchat.daemon.remote.model import open_remote
+        from radchat.daemon.remote.probe import dialect_of
+
+        worker = self._worker
+        try:
+            model = await beside(lambda: open_remote(entry.folder))
+            dialect = dialect_of(model.served.dialect)
+
+            def build() -> RemoteEngine:
+                return RemoteEngine(
+                    model.served,
+                    dialect,
+                    model.tokenizer,
+                    vocab_size=model.vocab_size,
+                    context_length=model.context_length,
+                    wake=lambda: worker.tell(_nothing),
+                    key=self._config.engine_key,
+                )
+
+            engine = await worker.install(f"{entry.folder}:{REMOTE}", build)
+        finally:
+            self._loader = self.loading = None
+        loaded = Loaded(entry, REMOTE, model, engine, last_used=self._clock())
+        self.all.append(loaded)
+        log.info("%s is at %s", loaded.name, model.served.url)
         await self._remember(loaded)
         return loaded
 
@@ -378,3 +416,7 @@ class Engines:
         """Nobody uses an engine any more; the daemon ends."""
         keys, self.all = [each.key for each in self.all], []
         await self._remove(keys)
+
+
+def _nothing() -> None:
+    """That the engines' thread looks again is all that is wanted."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from radchat.daemon.options import usage_json
+from radchat.daemon.options import Counts, usage_json
 from radchat.daemon.tools import call_id, call_part
 from radchat.engine.conversation import ToolCall
 from radchat.engine.request import Finished, FinishReason, Ids, Request, TokenLogprob, Tokens
@@ -166,7 +166,7 @@ class Heard:
         return [*thought, text_part(self.text + rest), *calls]
 
     @property
-    def counts(self) -> tuple[dict[str, int] | None, dict[str, int] | None]:
+    def counts(self) -> tuple[Counts | None, Counts | None]:
         """Usage and tiers as they are told; None before the engine has said them."""
         if self.finished is None:
             return None, None

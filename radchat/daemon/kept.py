@@ -16,6 +16,7 @@ from radchat.errors import Busy
 if TYPE_CHECKING:
     from radchat.daemon.finding import Place
     from radchat.daemon.loaded import Loaded
+    from radchat.daemon.remote.engine import RemoteEngine
     from radchat.engine.engine import Engine
     from radchat_sessions.kv_store import KVStore
     from radchat_sessions.store import Store
@@ -78,7 +79,7 @@ class Kept(Base):
         if not await self._worker.has_written(self.drain_s):
             raise Busy(HANGS)
 
-    async def _drained(self, engine: Engine, seconds: float) -> bool:
+    async def _drained(self, engine: Engine | RemoteEngine, seconds: float) -> bool:
         """What is copied for the disk is written."""
         return await beside(lambda: engine.drain(seconds))
 

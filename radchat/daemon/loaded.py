@@ -12,6 +12,8 @@ from radchat.models.registry import ModelEntry
 from radchat.protocol import Event
 
 if TYPE_CHECKING:
+    from radchat.daemon.remote.engine import RemoteEngine
+    from radchat.daemon.remote.model import RemoteModel
     from radchat.engine.engine import Engine
     from radchat.engine.grammars import Grammars
     from radchat.engine.memory import Need
@@ -26,8 +28,8 @@ class Loaded:
 
     entry: ModelEntry
     dtype: str  # as loaded: fp32, bf16 or int4
-    model: LoadedModel
-    engine: Engine
+    model: LoadedModel | RemoteModel
+    engine: Engine | RemoteEngine
     users: int = 0
     last_used: float = 0.0  # on the engines' clock
     is_auto: bool = False  # of dtype ``auto``, whatever that came to
@@ -58,6 +60,11 @@ class Loaded:
         return Grammars(self.tokenizer, self.model.vocab_size, self.model.stop_ids)
 
     @property
+    def is_remote(self) -> bool:
+        """Another program's, behind a URL: no weights and no KV of it are here."""
+        return self.entry.engine is not None
+
+    @property
     def context_length(self) -> int:
         """What a request may hold: the model's context, the setting, the KV pool."""
         return self.engine.context_length
@@ -70,7 +77,7 @@ class Loaded:
     @property
     def bytes_per_token(self) -> int:
         """Of KV."""
-        return self.engine.pool.bytes_per_token
+        return int(self.engine.stats()["bytes_per_token"])
 
     @property
     def cached_tokens(self) -> int:

@@ -89,14 +89,33 @@ def sampling_json(request: Request) -> dict[str, Any]:
     return {**params_json(request.params), "grammar": asdict(request.grammar.grammar)}
 
 
-def usage_json(usage: Usage) -> tuple[dict[str, int], dict[str, int]]:
-    counts = {
+REMOTE = "remote"  # in the place of a dtype, of what runs elsewhere
+Counts = dict[str, int | None]  # null: not known
+
+
+def _remote_usage(usage: Usage) -> tuple[Counts, Counts]:
+    """As its server tells it: null is not known, 0 a measured zero."""
+    computed = None if usage.remote is None else usage.input_tokens - usage.remote
+    counts: Counts = {
+        "input_tokens": usage.input_tokens,
+        "cached_input_tokens": usage.remote,
+        "output_tokens": usage.output_tokens,
+        "forced_tokens": 0,
+    }
+    none: Counts = dict.fromkeys(("device", "host", "disk"), 0)
+    return counts, {**none, "remote": usage.remote, "computed": computed}
+
+
+def usage_json(usage: Usage) -> tuple[Counts, Counts]:
+    if usage.is_remote:
+        return _remote_usage(usage)
+    counts: dict[str, int | None] = {
         "input_tokens": usage.input_tokens,
         "cached_input_tokens": usage.cached_tokens,
         "output_tokens": usage.output_tokens,
         "forced_tokens": usage.forced_tokens,
     }
-    tiers = {
+    tiers: dict[str, int | None] = {
         "device": usage.device,
         "host": usage.host,
         "disk": usage.disk,

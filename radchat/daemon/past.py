@@ -6,14 +6,16 @@ none. So the whole path is read once, and a prompt's ids are put together when t
 
 from __future__ import annotations
 
+import json
 from array import array
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from radchat.daemon.tools import calls_in, result_of
 from radchat.engine.conversation import Point, PromptRecord, Turn
 from radchat.engine.request import Ids
 from radchat_sessions.content import Part
-from radchat_sessions.messages import Message, Prompt
+from radchat_sessions.messages import Message, NewMessage, Prompt
 from radchat_sessions.store import Store
 
 
@@ -139,6 +141,28 @@ def turn(
         stopped=stopped,
         holds=holds,
     )
+
+
+def as_messages(path: Sequence[Message], new: Sequence[NewMessage]) -> list[dict[str, Any]]:
+    """A conversation as OpenAI's messages, for a server that takes no ids."""
+    told = []
+    every: list[Message | NewMessage] = [*path, *new]
+    for message in every:
+        one: dict[str, Any] = {"role": message.role, "content": spoken(message.parts)}
+        if message.role == "tool":
+            one["tool_call_id"] = result_of(message.parts)[1]
+        calls = calls_in(message.parts) if message.role == "assistant" else ()
+        if calls:
+            one["tool_calls"] = [
+                {
+                    "id": call.id,
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": json.dumps(call.arguments)},
+                }
+                for call in calls
+            ]
+        told.append(one)
+    return told
 
 
 def spoken(parts: Sequence[Part]) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from radchat.daemon import options
 from radchat.daemon.asked import Asked
 from radchat.daemon.heard import Heard
+from radchat.daemon.options import Counts
 from radchat.daemon.search_saving import logprob_of
 from radchat.daemon.whole import READ, sums
 from radchat.engine.request import Finished, FinishReason, Ids, Request, Span, Usage
@@ -47,7 +48,7 @@ class Going:
             return RadchatError(why or "the engine could not go on with this")
         return Interrupted(GIVEN_UP) if FinishReason.ABORT in reasons else None
 
-    def counts(self) -> tuple[dict[str, int], dict[str, int]]:
+    def counts(self) -> tuple[Counts, Counts]:
         """Usage and tiers: a prompt counts once for all that is drawn from it."""
         each = [counts for choice in self.choices if (counts := choice.counts)[0] is not None]
         step = len(self.choices) // max(1, len(self.requests))

@@ -14,6 +14,7 @@ from typing import Any
 from radchat.daemon.disk_paths import OnDisk, num_in
 from radchat.daemon.finding import Place
 from radchat.daemon.held import Held
+from radchat.daemon.options import REMOTE
 from radchat.daemon.tools import result_of, shown_calls
 from radchat.daemon.turns import shown
 from radchat_sessions import scores
@@ -69,6 +70,7 @@ def tree_json(
     now = time.time()
     labels = Labels(store, session.id)
     branches = {b.name: b.message for b in store.branches(session.id) if b.message is not None}
+    elsewhere = _read_elsewhere(store.messages(session.id))
     rows, on_disk, kept = [], 0, 0
     for message in messages:
         tokens, twice = _tokens(spans, message)
@@ -86,7 +88,12 @@ def tree_json(
                 "role": message.role,
                 "text": shown(message),
                 "tokens": tokens,
-                "cached": {"device": max(mine.device - twice, 0), "host": 0, "disk": only},
+                "cached": {
+                    "device": max(mine.device - twice, 0),
+                    "host": 0,
+                    "disk": only,
+                    **({"remote": None} if message.id in elsewhere else {}),
+                },
                 "last_used_s": age,
                 "hits": mine.hits if mine.device else None,
                 "pinned": message.id in pinned and (mine.pinned or not mine.device),
@@ -110,6 +117,20 @@ def tree_json(
         "shared_tokens": _shared_tokens(store, list(branches.values()), spans),
         "tiers": _tiers_of(held, tiers, on_disk, kept),
     }
+
+
+def _read_elsewhere(messages: Sequence[Message]) -> set[str]:
+    """Messages that an engine behind a URL has read, or said: what of their KV it still has, it
+    alone knows.
+    """
+    parents = {message.id: message.parent for message in messages}
+    found: set[str] = set()
+    for message in messages:
+        at = message.id if message.dtype == REMOTE else None
+        while at is not None and at not in found:
+            found.add(at)
+            at = parents.get(at)
+    return found
 
 
 def _on_disk(span: Span | None, there: OnDisk | None, skipped: int) -> int:

@@ -7,6 +7,7 @@ from typing import Any
 
 from radchat.daemon.beginning import followed
 from radchat.daemon.listening import Listening
+from radchat.daemon.options import Counts
 from radchat.engine.raw_ids import common_len
 from radchat.engine.request import Ids
 from radchat.protocol import Event
@@ -84,11 +85,13 @@ def _read(request: Listening) -> dict[str, Any] | None:
     return next((body for body in told if body["usage"] is not None), None)
 
 
-def sums(counts: Iterable[dict[str, int]]) -> dict[str, int]:
-    total: dict[str, int] = {}
+def sums(counts: Iterable[Counts]) -> Counts:
+    """Of each count; with one that is not known, the sum is not known either."""
+    total: Counts = {}
     for each in counts:
         for name, number in each.items():
-            total[name] = total.get(name, 0) + number
+            before = total.get(name, 0)
+            total[name] = None if before is None or number is None else before + number
     return total
 
 
@@ -110,7 +113,7 @@ def _used(requests: Requests) -> int:
     """Tokens of the longest path."""
     return max(
         len(each.asked.request.ids)
-        + (0 if heard.counts[0] is None else heard.counts[0]["output_tokens"])
+        + (0 if heard.counts[0] is None else heard.counts[0]["output_tokens"] or 0)
         for each in requests
         for heard in each.choices
     )

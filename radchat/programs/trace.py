@@ -59,15 +59,20 @@ class Call:
         span = self.span()
         return None if span is None else span[1] - span[0]
 
-    def total(self, of: str) -> dict[str, int]:
-        """Of ``usage`` or ``cache``, the sum over this call and all inside it."""
-        sums = dict.fromkeys(USAGE if of == "usage" else CACHE, 0)
+    def total(self, of: str) -> dict[str, int | None]:
+        """Of ``usage`` or ``cache``, the sum over this call and all inside it; None: of one of them
+        it is not known.
+        """
+        sums: dict[str, int | None] = dict.fromkeys(USAGE if of == "usage" else CACHE, 0)
         stack = [self]
         while stack:
             call = stack.pop()
             for name, value in getattr(call, of).items():
-                if isinstance(value, int):
-                    sums[name] = sums.get(name, 0) + value
+                before = sums.get(name, 0)
+                if value is None or before is None:
+                    sums[name] = None
+                elif isinstance(value, int):
+                    sums[name] = before + value
             stack += call.calls
         return sums
 

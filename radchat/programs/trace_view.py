@@ -27,13 +27,14 @@ def _line(call: Call) -> Text:
     told: list[str] = []
     if call.kind not in ("say", "join"):
         usage = call.total("usage")
-        if usage["input_tokens"]:
-            cached, read = usage["cached_input_tokens"], usage["input_tokens"]
-            told.append(f"cached {count(cached)}/{count(read)}")
-        if usage["output_tokens"]:
+        cached, read = usage["cached_input_tokens"], usage["input_tokens"]
+        if read:
+            there = "" if cached is None else f"cached {count(cached)}/"
+            told.append(f"{there or 'read '}{count(read)}")
+        if said := usage["output_tokens"]:
             forced = usage["forced_tokens"]
             some = f" (forced {count(forced)})" if forced else ""
-            told.append(f"said {count(usage['output_tokens'])}{some}")
+            told.append(f"said {count(said)}{some}")
     took = call.took()
     if took is not None and call.kind != "say":
         told.append(seconds(took))

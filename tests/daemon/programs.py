@@ -47,7 +47,7 @@ class Open:
     def computed(self) -> int:
         """Tokens the model has run, by its own count."""
         loaded = self.home.service._programs[self.id].loaded
-        return int(loaded.model.decoder.tokens_computed)
+        return int(loaded.model.decoder.tokens_computed)  # type: ignore[union-attr]
 
 
 @contextlib.asynccontextmanager

@@ -58,7 +58,7 @@ class Open:
 
     def computed(self) -> int:
         """Tokens the model has run, by its own count."""
-        return int(self.inside.loaded.model.decoder.tokens_computed)
+        return int(self.inside.loaded.model.decoder.tokens_computed)  # type: ignore[union-attr]
 
 
 @contextlib.asynccontextmanager

@@ -53,7 +53,7 @@ class Steps:
         caplog.clear()
         self._halts, self._num = halts, 0
         self._stands, self._goes = threading.Event(), threading.Event()
-        decoder = home.service._engines.all[-1].model.decoder
+        decoder = home.service._engines.all[-1].model.decoder  # type: ignore[union-attr]
         assert isinstance(decoder, ScriptedDecoder)
         decoder.on_step = self._step
 

@@ -599,7 +599,7 @@ def test_a_disk_that_is_slower_than_computing_is_not_read_and_that_is_told(
             await save(home)
             await home.service.cache_clear()
             (engine,) = [each.engine for each in home.service._engines.all]
-            disk = engine._disk
+            disk = engine._disk  # type: ignore[union-attr]
             assert disk is not None
             disk.restoring.speed.saw(1 << 20, 1000.0)
             away = await home.service.switch(WHERE, ref="HEAD")

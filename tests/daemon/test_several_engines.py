@@ -163,7 +163,7 @@ def test_the_old_model_is_gone_from_memory_before_the_new_one_gets_its_pool(
         async with house(tmp_path) as home:
             await home.say("hello", new_session=True)
             home.room_for(1)
-            old = weakref.ref(home.service._engines.all[0].engine.pool)
+            old = weakref.ref(home.service._engines.all[0].engine.pool)  # type: ignore[union-attr]
             seen: list[bool] = []
             install = home.service._worker.install
 

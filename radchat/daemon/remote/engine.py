@@ -1,0 +1,505 @@
+"""An engine that is another program's, behind a URL: requests in, events out, as engine.py's own.
+
+Each sample is an HTTP stream on an event loop of this engine's own thread; its events wait until
+the daemon's engine thread takes them with ``step``. Nothing is asked for again once a token has
+come; before that a server that is busy, or not there yet, is tried a few times.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+from array import array
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import Future
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+from radchat.daemon.remote.dialect import Asked, Dialect, Piece, Served
+from radchat.engine.detokenize import StopChecker
+from radchat.engine.prefix_cache import PrefixCache
+from radchat.engine.request import (
+    Event,
+    Finished,
+    FinishReason,
+    Ids,
+    Request,
+    Tiers,
+    Tokens,
+    Usage,
+)
+from radchat.engine.words import Words
+from radchat.errors import InvalidInput, RadchatError, Unreachable, context_overflow
+
+if TYPE_CHECKING:
+    import httpx2
+
+    from radchat.engine.meters import PromptCost
+    from radchat.engine.tokenizer import Tokenizer
+
+log = logging.getLogger(__name__)
+logging.getLogger("httpx2").setLevel(logging.WARNING)  # a line a request is too many
+
+TRIES = 4
+FIRST_PAUSE_S = 0.5  # before the second try; each next is twice as long
+LONGEST_PAUSE_S = 20.0  # that a server may ask for
+CONNECT_S = 10.0
+FIRST_S = 600.0  # to the first event: a long prompt, a queue
+BETWEEN_S = 120.0
+LAST_S = 2.0  # for what a server says after an answer's end, its counts
+MAX_LINE = 16 * 1024 * 1024  # bytes of one event
+MAX_STREAMS = 64
+AGAIN = frozenset((429, 502, 503, 504))
+
+
+class _Lost(Exception):
+    """May be tried again, where nothing has come yet. ``after_s``: what the server asks for."""
+
+    def __init__(self, text: str, after_s: float | None = None) -> None:
+        super().__init__(text)
+        self.after_s = after_s
+
+
+class RemoteEngine:
+    """``wake`` is called from this engine's thread when there is something to take."""
+
+    is_remote = True
+    has_disk = False
+    prompt_cost: PromptCost | None = None
+    bytes_per_token = 0
+
+    def __init__(
+        self,
+        served: Served,
+        dialect: Dialect,
+        tokenizer: Tokenizer,
+        *,
+        vocab_size: int,
+        context_length: int,
+        wake: Callable[[], None] = lambda: None,
+        key: str | None = None,
+        pause_s: float = FIRST_PAUSE_S,
+    ) -> None:
+        self.served, self.dialect = served, dialect
+        self.vocab_size, self.context_length = vocab_size, context_length
+        self.cache = PrefixCache(2, 16)  # nothing of it is here
+        self._tokenizer, self._wake, self._key, self._pause_s = tokenizer, wake, key, pause_s
+        self._events: SimpleQueue[Event] = SimpleQueue()
+        self._running: dict[str, dict[int, Future[None]]] = {}
+        self._lock = threading.Lock()
+        self._counts = dict.fromkeys(
+            ("requests", "input_tokens", "cached_tokens", "output_tokens", "tries"), 0
+        )
+        self._told = False
+        self._loop = asyncio.new_event_loop()
+        self._client: httpx2.AsyncClient | None = None
+        self._thread = threading.Thread(target=self._run, name="remote", daemon=True)
+        self._thread.start()
+
+    # -- as the daemon's engine thread sees it -----------------------------------------------------
+
+    def has_work(self) -> bool:
+        return not self._events.empty()
+
+    def submit(self, request: Request) -> None:
+        self.check_request(request)
+        self._counts["requests"] += 1
+        self._counts["input_tokens"] += len(request.ids)
+        if request.fill != "answer":  # there is nothing to have ready, and nothing to load
+            self._put(self._finished(request, 0, FinishReason.STOP, Said(self, request)))
+            return
+        with self._lock:
+            self._running[request.id] = {}
+            for index in range(request.n):
+                work = self._answer(request, index)
+                future = asyncio.run_coroutine_threadsafe(work, self._loop)
+                self._running[request.id][index] = future
+
+    def abort(self, request_id: str, choice: int | None = None) -> bool:
+        with self._lock:
+            found = dict(self._running.get(request_id) or {})
+        mine = [each for index, each in found.items() if choice in (None, index)]
+        for each in mine:
+            each.cancel()
+        return bool(mine)
+
+    def step(self) -> list[Event]:
+        events = []
+        while True:
+            try:
+                events.append(self._events.get_nowait())
+            except Empty:
+                return events
+
+    def check_idle(self) -> None:
+        assert not self._running, "not idle"
+
+    def save(self, now: bool = False, only: str | None = None) -> float | None:  # noqa: ARG002
+        return None
+
+    def keep(self, name: str, ids: Ids) -> None:
+        """KV is the server's to keep."""
+
+    def unkeep(self, name_prefix: str) -> None:
+        """As for ``keep``."""
+
+    def drain(self, timeout_s: float) -> bool:  # noqa: ARG002
+        return True
+
+    def close(self) -> None:
+        """End its thread, and what still runs on it."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(5.0)
+
+    # -- as the daemon asks of any engine ----------------------------------------------------------
+
+    def check_request(self, request: Request) -> None:
+        request.params.validate(self.vocab_size)
+        num = len(request.ids)
+        if not num:
+            raise InvalidInput("the prompt is empty", field="ids")
+        if request.scores:
+            raise InvalidInput(
+                f"{self.served.model} is at {self.served.url}: log probabilities of what it reads "
+                "can't be had from there; a model on this machine tells them"
+            )
+        if num >= self.context_length:
+            raise context_overflow(num, self.context_length)
+        if request.fill == "answer":
+            self.dialect.call(self.served, self._asked(request, 0))  # raises what can't be asked
+
+    def remarks(self, request: Request) -> list[str]:
+        """What is to be said of a request before it is made: of each thing once."""
+        if self._told:
+            return []
+        told = []
+        if not self.dialect.takes_ids:
+            told.append(
+                f"{self.served.url} takes text, not token ids: what it reads may differ from what "
+                "is kept here, and its cache finds less again"
+            )
+        if (
+            request.grammar is not None
+            and request.grammar.grammar.kind == "tools"
+            and not self._told
+        ):
+            told.append(
+                f"{self.served.url} is not held to the form of tool calls: they are read as they "
+                "come"
+            )
+        self._told = bool(told)
+        return told
+
+    def pin(self, name: str, ids: Ids) -> None:  # noqa: ARG002
+        raise InvalidInput(self.not_here)
+
+    def forget(self, ids: Ids, start: int) -> int:  # noqa: ARG002
+        return 0
+
+    def forgettable(self, paths: Sequence[tuple[Ids, int]]) -> int:  # noqa: ARG002
+        return 0
+
+    @property
+    def not_here(self) -> str:
+        """Why nothing can be done with its KV."""
+        return (
+            f"{self.served.model} runs at {self.served.url}: its KV is there, and what stays of it "
+            "is that server's to decide"
+        )
+
+    @property
+    def rows_run(self) -> int:
+        """None here."""
+        return 0
+
+    def probe(self, ids: Ids, namespace: str = "") -> int:  # noqa: ARG002
+        return 0
+
+    def probe_tiers(self, ids: Ids) -> Tiers:  # noqa: ARG002
+        return Tiers(0, 0)
+
+    def load_seconds(self, tokens: int) -> float:  # noqa: ARG002
+        return 0.0
+
+    def stats(self) -> dict[str, Any]:
+        """In the shape of the engine's own: its KV is not here, and what it does is its own."""
+        none = dict.fromkeys(("total", "free", "evictable", "pinned", "locked"), 0)
+        running = sum(len(each) for each in list(self._running.values()))
+        read = self._counts["input_tokens"]
+        return {
+            "page_size": 16,
+            "pages": dict(none),
+            "tokens": dict(none),
+            "bytes": dict(none),
+            "bytes_per_token": 0,
+            "running": running,
+            "waiting": 0,
+            "steps": 0,
+            "rows_run": 0,
+            "forced_tokens": 0,
+            "hit_rate": self._counts["cached_tokens"] / read if read else 0.0,
+            "retractions": 0,
+            "device_full": 0,
+            "disk": None,
+            "prefill_tokens_per_s": None,
+            "seconds": {"schedule": 0.0, "model": 0.0, "sample": 0.0},
+            **self._counts,
+        }
+
+    # -- one sample, on the loop -------------------------------------------------------------------
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+        finally:
+            tasks = asyncio.all_tasks(self._loop)
+            for task in tasks:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+            if self._client is not None:
+                self._loop.run_until_complete(self._client.aclose())
+            self._loop.close()
+
+    def _put(self, *events: Event) -> None:
+        for event in events:
+            self._events.put(event)
+        self._wake()
+
+    async def _answer(self, request: Request, index: int) -> None:
+        said = Said(self, request)
+        reason, error = FinishReason.ABORT, None
+        try:
+            reason = await self._hear(request, index, said)
+        except asyncio.CancelledError:
+            pass
+        except Exception as failure:
+            reason, error = FinishReason.ERROR, str(failure)
+            if not isinstance(failure, RadchatError):
+                log.exception("%s failed", self.served.url)
+                error = f"{self.served.url} failed: {type(failure).__name__}"
+        finally:
+            with self._lock:
+                going = self._running[request.id]
+                del going[index]
+                is_last = not going
+                if is_last:
+                    del self._running[request.id]
+            self._counts["output_tokens"] += len(said.ids)
+            self._counts["cached_tokens"] += said.cached or 0
+            self._put(self._finished(request, index, reason, said, error, is_last=is_last))
+
+    async def _hear(self, request: Request, index: int, said: Said) -> FinishReason:
+        asked = self._asked(request, index)
+        pause = self._pause_s
+        for number in range(TRIES):
+            try:
+                await self._read(request, index, said, self._pieces(asked))
+                if said.reason is None:
+                    raise _Lost("it ended in the midst of the answer")  # noqa: TRY301
+                return said.reason
+            except _Lost as lost:
+                if said.ids or number == TRIES - 1:
+                    kept = " (what came of the answer is kept)" if said.ids else ""
+                    raise Unreachable(
+                        f"{self.served.url} is lost: {lost}{kept}; see whether it runs, or take "
+                        "another model with -m"
+                    ) from lost
+                self._counts["tries"] += 1
+                log.warning("%s: %s; it is asked again", self.served.url, lost)
+                wait = pause if lost.after_s is None else lost.after_s
+                await asyncio.sleep(min(wait, LONGEST_PAUSE_S))
+                pause *= 2
+        raise AssertionError
+
+    async def _read(
+        self, request: Request, index: int, said: Said, pieces: AsyncGenerator[Piece]
+    ) -> None:
+        """Up to the end of the stream, for a server tells its counts last; but it is not waited
+        for long when the answer has ended.
+        """
+        try:
+            while True:
+                limit = BETWEEN_S if said.ids else FIRST_S
+                wait = limit if said.reason is None else LAST_S
+                piece = await asyncio.wait_for(anext(pieces), wait)
+                text, ids, logprobs = said.take(piece)
+                if ids:
+                    self._put(Tokens(request.id, index, tuple(ids), text, tuple(logprobs)))
+        except StopAsyncIteration:
+            return
+        except (TimeoutError, _Lost) as error:
+            if said.reason is None:
+                if isinstance(error, _Lost):
+                    raise
+                raise _Lost("it has said nothing for too long") from error
+        finally:
+            await pieces.aclose()
+
+    async def _pieces(self, asked: Asked) -> AsyncGenerator[Piece]:
+        import httpx2
+
+        client = self._client
+        if client is None:
+            headers = {"authorization": f"Bearer {self._key}"} if self._key else {}
+            client = self._client = httpx2.AsyncClient(
+                base_url=self.served.url,
+                headers=headers,
+                timeout=httpx2.Timeout(FIRST_S, connect=CONNECT_S, pool=None),
+                limits=httpx2.Limits(max_connections=MAX_STREAMS),
+            )
+        path, body = self.dialect.call(self.served, asked)
+        reading = self.dialect.reading()
+        try:
+            async with client.stream("POST", path, json=body) as answer:
+                if answer.status_code != 200:
+                    await answer.aread()
+                    raise _refusal(self.served.url, answer)
+                async for data in _events(answer):
+                    if data.get("error"):
+                        raise RadchatError(f"{self.served.url}: {_message(data['error'])}")
+                    yield reading.read(data)
+        except (httpx2.TransportError, TimeoutError) as error:
+            raise _Lost(str(error) or type(error).__name__) from error
+
+    def _asked(self, request: Request, index: int) -> Asked:
+        params, grammar = request.params, None
+        if request.grammar is not None and request.grammar.grammar.kind != "tools":
+            grammar = request.grammar.grammar
+            if grammar.after:
+                raise InvalidInput(
+                    f"{self.served.url} can't be held to a form behind free reasoning: --think off"
+                )
+        room = self.context_length - len(request.ids)
+        text = "" if self.dialect.takes_ids else self._tokenizer.decode(request.ids)
+        return Asked(
+            request.ids,
+            params,
+            (params.seed + request.first_choice + index) % 2**31,
+            room if params.max_tokens is None else min(room, params.max_tokens),
+            grammar,
+            text,
+            request.messages,
+        )
+
+    def _finished(
+        self,
+        request: Request,
+        index: int,
+        reason: FinishReason,
+        said: Said,
+        error: str | None = None,
+        *,
+        is_last: bool = True,
+    ) -> Finished:
+        num, cached = len(request.ids), said.cached
+        usage = Usage(
+            num,
+            cached or 0,
+            len(said.ids),
+            computed=num - (cached or 0),
+            is_remote=True,
+            remote=cached,
+        )
+        return Finished(
+            request.id,
+            index,
+            reason,
+            said.words.end(),
+            said.words.kept(),
+            said.is_stopped,
+            usage,
+            error,
+            is_last,
+        )
+
+
+class Said:
+    """What a sample has said: ids, and their words up to a stop string."""
+
+    def __init__(self, engine: RemoteEngine, request: Request) -> None:
+        before = request.ids[len(request.ids) - request.said :]
+        self._tokenizer, self._params = engine._tokenizer, request.params  # noqa: SLF001 - one thing
+        self._prompt = request.ids
+        self.words = Words(
+            self._tokenizer.detokenizer(after=before), StopChecker(request.params.stop)
+        )
+        self._limit = request.params.max_tokens
+        self.ids: Ids = array("I")
+        self.cached: int | None = None
+        self.is_stopped = False  # by an id that ends a turn
+        self.reason: FinishReason | None = None
+
+    def take(self, piece: Piece) -> tuple[str, list[int], list[Any]]:
+        """New words with their ids and log probabilities."""
+        if piece.cached is not None:
+            self.cached = min(piece.cached, len(self._prompt))
+        if self.reason is not None:
+            return "", [], []
+        ids = list(piece.ids)
+        if piece.text:
+            after = self._prompt + self.ids
+            ids = list(self._tokenizer.encode_text(piece.text, after))
+        text, taken = "", 0
+        for token in ids:
+            taken += 1
+            self.ids.append(token)
+            if token in self._params.stop_ids:
+                self.words.skip()
+                self.is_stopped, self.reason = True, FinishReason.STOP
+                break
+            text += self.words.push(token)
+            if self.words.matched:
+                self.reason = FinishReason.STOP
+                break
+            if self._limit is not None and len(self.ids) >= self._limit:
+                self.reason = FinishReason.LENGTH
+                break
+        if self.reason is None and piece.finish is not None:
+            self.reason = FinishReason.LENGTH if piece.finish == "length" else FinishReason.STOP
+        return text, ids[:taken], list(piece.logprobs[:taken])
+
+
+async def _events(answer: httpx2.Response) -> AsyncIterator[Mapping[str, Any]]:
+    """The JSON of server-sent events, whatever way they are cut; up to ``[DONE]``."""
+    held = b""
+    async for raw in answer.aiter_raw():
+        held += raw
+        if len(held) > MAX_LINE:
+            raise RadchatError("an event of its stream is too long")
+        *lines, held = held.split(b"\n")
+        for each in lines:
+            line = each.strip()
+            if not line.startswith(b"data:"):
+                continue
+            text = line[len(b"data:") :].strip()
+            if text == b"[DONE]":
+                return
+            try:
+                data = json.loads(text)
+            except ValueError as error:
+                raise RadchatError(f"its stream holds what is no JSON: {error}") from error
+            if isinstance(data, dict):
+                yield data
+
+
+def _refusal(url: str, answer: httpx2.Response) -> Exception:
+    try:
+        body = answer.json()
+        told = body.get("error", body) if isinstance(body, dict) else body
+    except ValueError:
+        told = answer.text[:200]
+    text = f"{answer.status_code}: {_message(told)}"
+    if answer.status_code in AGAIN:
+        after = answer.headers.get("retry-after", "")
+        return _Lost(text, float(after) if after.isdecimal() else None)
+    if answer.status_code in (401, 403):
+        return RadchatError(f"{url} wants a key ({text}): set RADCHAT_ENGINE_KEY, or engine_key")
+    return RadchatError(f"{url} refuses the request: {text}")
+
+
+def _message(told: Any) -> str:
+    found = told.get("message") if isinstance(told, Mapping) else told
+    return str(found or "no reason given")[:500]
