@@ -44,9 +44,13 @@ def _answer(answer: Mapping[str, Any]) -> list[str]:
     text = cut(one_line(str(answer.get("text") or "")), TEXT_COLUMNS)
     num = answer["input_tokens"]
     lines = [f"{answer['message'][:4]} asst {text}   {model}", _row("prompt", num, "tokens")]
-    if answer.get("parts") is None:
+    cache = answer.get("cache") or {}
+    if "remote" in cache:
+        told = cache["remote"]
+        there = "its engine does not tell" if told is None else _reused(told, num)
+        lines.append(_row("remote", "-" if told is None else told, there))
+    elif answer.get("parts") is None:
         lines.append("  it ended before its prompt was admitted, or is older than this record")
-        cache = answer.get("cache")
         if cache:
             lines.append(_row("device", cache["device"]))
             lines.append(_row("computed", cache["computed"]))

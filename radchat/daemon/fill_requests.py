@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from radchat.daemon import telling
 from radchat.daemon.arguments import FileText
 from radchat.daemon.past import Past, turn
+from radchat.daemon.remote.engine import RemoteEngine
 from radchat.daemon.reuse import about, about_s
 from radchat.daemon.tools import settings_of
 from radchat.daemon.turns import file_parts
@@ -27,6 +28,7 @@ from radchat.engine.request import (
     SamplingParams,
     Tiers,
 )
+from radchat.errors import InvalidInput
 from radchat.protocol import Event
 from radchat_sessions.content import text_part
 from radchat_sessions.store import Store
@@ -58,6 +60,8 @@ async def fill(
     """In the background; whoever is cancelled here has the request ended. What was restored or
     computed by then stays.
     """
+    if isinstance(loaded.engine, RemoteEngine):
+        raise InvalidInput(loaded.engine.not_here)
     inbox = worker.inbox()
     name, params = secrets.token_hex(8), SamplingParams()
     request = Request(name, ids, params, priority=Priority.BACKGROUND, fill=how)

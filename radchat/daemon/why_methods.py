@@ -9,6 +9,7 @@ from radchat.daemon.context_methods import ContextMethods
 from radchat.daemon.disk_paths import num_in
 from radchat.daemon.forecast import Path
 from radchat.daemon.handing import beside
+from radchat.daemon.options import REMOTE
 from radchat.daemon.turns import shown
 from radchat.engine.request import Ids, Tiers
 from radchat.errors import InvalidInput, NotFound
@@ -45,6 +46,8 @@ class WhyMethods(ContextMethods):
     async def _tiers_now(self, store: Store, answer: Message, ids: Ids) -> Tiers | None:
         """Where it is now, for the model and dtype that answered; None: not loaded, nor on disk."""
         mine = answer.model, answer.dtype
+        if answer.dtype == REMOTE:
+            return None
         engines = [each.engine for each in self._engines.all if (each.name, each.dtype) == mine]
         if engines:
             return await self._worker.look(lambda: engines[0].probe_tiers(ids))
@@ -100,5 +103,11 @@ def _answer_json(answer: Message, ids: Ids, tiers: Tiers | None) -> dict[str, An
         "cache": usage.get("cache"),
         **(usage.get("reuse") or unknown),
         "now": now,
-        "now_why_not": None if now else f"{answer.model} {answer.dtype} is not loaded",
+        "now_why_not": None if now else _why_not(answer),
     }
+
+
+def _why_not(answer: Message) -> str:
+    if answer.dtype == REMOTE:
+        return f"{answer.model} runs elsewhere: what it would reuse, its engine knows"
+    return f"{answer.model} {answer.dtype} is not loaded"

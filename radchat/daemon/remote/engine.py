@@ -297,9 +297,9 @@ class RemoteEngine:
         for number in range(TRIES):
             try:
                 await self._read(request, index, said, self._pieces(asked))
-                if said.reason is None:
-                    raise _Lost("it ended in the midst of the answer")  # noqa: TRY301
-                return said.reason
+                if said.reason is not None:
+                    return said.reason
+                raise _Lost("it ended in the midst of the answer")  # noqa: TRY301
             except _Lost as lost:
                 if said.ids or number == TRIES - 1:
                     kept = " (what came of the answer is kept)" if said.ids else ""
