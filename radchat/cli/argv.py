@@ -93,6 +93,12 @@ VALUE_OPTIONS = frozenset(
         "--mcp-config",
         "--tries",
         "--check",
+        "--host",
+        "--port",
+        "--api-key",
+        "--allow-host",
+        "--allow-origin",
+        "--tokenizer",
     )
 )
 # where one of these is a plain flag, and where another is one of these

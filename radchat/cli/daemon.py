@@ -118,6 +118,7 @@ def status_lines(found: dict[str, Any]) -> list[str]:
         ("model", " ".join(str(found[k]) for k in ("model", "dtype") if found.get(k))),
         *device_rows(found),
         ("requests", _requests(found)),
+        *(("API", url) for url in found.get("listening") or ()),
         ("socket", found["socket"]),
         ("log", found["log"]),
         *(("code", place) for place in found.get("locations") or ()),

@@ -82,6 +82,7 @@ GLOBAL_OPTIONS = (
     ("--json", "one JSON document, also on failure"),
     ("--session ID|NAME", "which session (also RADCHAT_SESSION)"),
     ("--daemon SOCK", "a running daemon's socket"),
+    ("--engine URL", "another program's engine (also RADCHAT_ENGINE)"),
     ("--config FILE", "another config.toml"),
 )
 

@@ -100,7 +100,6 @@ def test_a_mistyped_command_is_never_a_prompt(typed: list[str], hint: str) -> No
         ("resume report", "`radchat chat -r report`"),
         ("why d9f1", "`radchat cache why d9f1`"),
         ("-m tiny status", "`radchat daemon status`"),
-        ("serve --port 1", "`radchat serve` is not there yet"),
         ("list three odd animals", None),
         ("show me stars.", None),
         ("why is it?", None),
