@@ -18,6 +18,7 @@ from radchat.daemon.app import host_name, is_loopback
 from radchat.daemon.tcp.keys import Keys
 from radchat.daemon.tcp.limits import (
     MAX_CONNECTIONS,
+    MAX_HEAD,
     MAX_HEADERS,
     RETRY_AFTER_S,
     Full,
@@ -110,6 +111,9 @@ class Guard:
         given: list[tuple[bytes, bytes]] = scope["headers"]
         if len(given) > MAX_HEADERS:
             raise TooManyHeaders(f"{len(given)} headers: at most {MAX_HEADERS} are read")
+        size = sum(len(name) + len(value) for name, value in given)
+        if size > MAX_HEAD:
+            raise TooManyHeaders(f"{size:,} bytes of headers: at most {MAX_HEAD:,} are read")
         hosts = [
             value.decode("latin-1").strip().lower() for name, value in given if name == b"host"
         ]

@@ -12,6 +12,7 @@ MAX_CONNECTIONS = 512
 MAX_REQUESTS = 256  # in progress, of all keys
 MAX_OF_KEY = 128
 MAX_HEADERS = 100
+MAX_HEAD = 32 * 1024  # bytes of them
 RETRY_AFTER_S = 2
 
 

@@ -14,8 +14,8 @@ from uvicorn.server import ServerState
 from radchat.daemon.app import is_loopback
 from radchat.daemon.tcp.guard import Allowed, Guard
 from radchat.daemon.tcp.keys import Keys, home_key, key_file
-from radchat.daemon.tcp.limits import Limits
-from radchat.daemon.tcp.protocol import MAX_HEAD, TimedProtocol
+from radchat.daemon.tcp.limits import MAX_HEAD, Limits
+from radchat.daemon.tcp.protocol import TimedProtocol
 from radchat.daemon.unix_socket import BACKLOG
 from radchat.errors import Busy, InvalidInput, Unreachable
 from radchat.paths import Places

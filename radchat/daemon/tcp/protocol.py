@@ -1,6 +1,7 @@
 """uvicorn's HTTP/1.1 over h11, with limits for who sends slowly, or nothing at all.
 
-h11 and not httptools: it bounds what a head may be before it is whole.
+h11 and not httptools: it bounds what a head may be before it is whole. One that is whole at once is
+for guard.py to measure.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from radchat.daemon.tcp.limits import MAX_CONNECTIONS
 
 HEAD_S = 10.0  # for a request's head to come, from its first byte or the connection
 BODY_S = 60.0  # between two pieces of a body
-MAX_HEAD = 32 * 1024  # bytes
 
 
 class TimedProtocol(H11Protocol):

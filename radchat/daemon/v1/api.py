@@ -18,6 +18,7 @@ from radchat import __version__
 from radchat.daemon.app import App
 from radchat.daemon.outgoing import json_answer, unexpected
 from radchat.daemon.v1 import chat, completions, errors, models, tokens
+from radchat.daemon.v1.described import describe
 from radchat.daemon.v1.metrics import Metrics
 from radchat.daemon.v1.metrics import router as router_of_metrics
 from radchat.errors import NotFound, RadchatError
@@ -48,7 +49,7 @@ def make_api(app: App) -> ASGIApp:
     api.add_exception_handler(RequestValidationError, _invalid)
     api.add_exception_handler(HTTPException, _http)
     api.add_exception_handler(Exception, _unexpected)
-    return metrics.watching(api, api.openapi()["paths"])
+    return metrics.watching(api, describe(api)["paths"])
 
 
 async def _told(_request: Request, error: Exception) -> Response:
