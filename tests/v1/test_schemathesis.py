@@ -68,7 +68,7 @@ def _try(url: str, num: int) -> None:
     schema = schemathesis.openapi.from_url(f"{url}/openapi.json", headers=HEADERS)
     seen = 0
     for result in schema.get_all_operations():
-        operation = result.ok()
+        operation = result.ok()  # type: ignore[union-attr]
 
         @settings(
             max_examples=num,

@@ -1,4 +1,4 @@
-"""The API's description (`/openapi.json`): what FastAPI knows, and what answers and failures are."""
+"""The API's description (`/openapi.json`): what is asked, and what answers and failures are."""
 
 from __future__ import annotations
 
