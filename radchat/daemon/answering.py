@@ -202,7 +202,8 @@ class Answer:
     ) -> Prepared:
         """On the desk. ContextOverflow where no room is left for an answer."""
         try:
-            prepared = prepare(self._store, plan, loaded, switches, limit, tools=self.ask.tools)
+            tools = self.ask.tools if self.ask.tools or self.ask.all_told else None
+            prepared = prepare(self._store, plan, loaded, switches, limit, tools=tools)
             if len(prepared.ids) >= limit:
                 raise context_overflow(len(prepared.ids), limit)
         except ContextOverflow as error:

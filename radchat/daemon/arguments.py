@@ -91,6 +91,7 @@ class Generate:
     parallel: bool = True  # several calls in one answer
     call_parts: bool = False  # calls are told as they are written, too
     messages: Sequence[Given] = ()  # all that is new, in order; nothing else is said then
+    all_told: bool = False  # tools too: where none are given there are none, whatever came before
     key: str = ""  # whose sessions and KV these are; "": the owner's, who may see all
     results: Sequence[Result] = ()  # of the calls of the last answer: said before ``text``
     facts: str = ""  # what holds now and is worth knowing: it goes with the words

@@ -46,7 +46,7 @@ def prepare(
     switches: dict[str, Any],
     limit: int,
     past: Past | None = None,
-    tools: Sequence[Mapping[str, Any]] = (),
+    tools: Sequence[Mapping[str, Any]] | None = None,
 ) -> Prepared:
     """The ids of the turn's request; InvalidInput where the template refuses the messages.
 

@@ -69,14 +69,14 @@ def settings_of(
     session: Session,
     template: Template,
     switches: Mapping[str, Any] | None = None,
-    tools: Sequence[Mapping[str, Any]] = (),
+    tools: Sequence[Mapping[str, Any]] | None = None,
 ) -> Settings:
-    """How a session's conversation is shown to its model. Without ``tools``, with those that it
-    was last asked with: who only looks, or chats on, sees what the model has seen.
+    """How a session's conversation is shown to its model. ``tools`` None: with those that it was
+    last asked with: who only looks, or chats on, sees what the model has seen.
     """
     return Settings(
         clock=datetime.fromisoformat(session.clock),
-        tools=tuple(tools or session.settings.get("tools") or ()),
+        tools=tuple(session.settings.get("tools") or () if tools is None else tools),
         switches=switches or {},
         tools_in=template.tool_form.source,
     )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from radchat.engine.conversation import Point, Turn
 from radchat.engine.rendering import View
@@ -35,8 +36,16 @@ class Digests:
         return point.digest != "" and self.at(point.chars) == point.digest
 
 
-def settings_hash(source: str, tokenizer: Tokenizer, view: View, turns: Sequence[Turn]) -> str:
-    """One short hash for each of SETTINGS_PARTS, so that a change can be named."""
+def settings_hash(
+    source: str,
+    tokenizer: Tokenizer,
+    view: View,
+    turns: Sequence[Turn],
+    shown: Sequence[Mapping[str, Any]] = (),
+) -> str:
+    """One short hash for each of SETTINGS_PARTS, so that a change can be named. ``shown``: tools
+    that a message has in its text.
+    """
     system = []
     for turn in turns:
         if turn.role not in ("system", "developer"):
@@ -44,7 +53,7 @@ def settings_hash(source: str, tokenizer: Tokenizer, view: View, turns: Sequence
         system.append([turn.role, turn.text])
     parts = (
         source,
-        json.dumps(view.tools),
+        json.dumps(view.tools or tuple(shown)),
         json.dumps(system),
         json.dumps(view.switches, sort_keys=True),
         view.clock.isoformat(),

@@ -89,8 +89,9 @@ class Template:
         ContextOverflow, before anything long is tokenized, if the prompt cannot leave one for the
         answer. A shorter prompt may still turn out too long: whoever runs it counts.
         """
+        shown = self._renderer.tools_in_order(settings.tools)
         said, settings = self._as_known((*turns, *new), settings)
-        rendered = self._rendered(said, settings, limit)
+        rendered = self._rendered(said, settings, limit, shown)
         if rendered.last < 0:
             result = from_text(rendered, "first", "first", 0, array("I"))
         else:
@@ -134,7 +135,13 @@ class Template:
             return turns, settings
         return with_block(turns, settings, self.tool_form, self._renderer.tools_in_order)
 
-    def _rendered(self, turns: tuple[Turn, ...], settings: Settings, limit: int | None) -> Rendered:
+    def _rendered(
+        self,
+        turns: tuple[Turn, ...],
+        settings: Settings,
+        limit: int | None,
+        shown: Sequence[Mapping[str, Any]],
+    ) -> Rendered:
         keep = self.facts.keep_switch
         if settings.history == "sampled" and keep:
             settings = replace(settings, switches={**settings.switches, keep: KEEP_SWITCHES[keep]})
@@ -147,7 +154,7 @@ class Template:
             facts=self.facts,
             turns=turns,
             settings=settings,
-            hash=settings_hash(self.source, self.tokenizer, view, turns),
+            hash=settings_hash(self.source, self.tokenizer, view, turns, shown),
             view=view,
             text=text,
             digests=Digests(text, self.tokenizer),

@@ -112,6 +112,11 @@ def _arguments(body: ChatBody) -> dict[str, Any]:
     if body.tools:
         args["tools"] = tools_of(body.tools)
         args["parallel"] = body.parallel_tool_calls is not False
+    if body.tools and body.response_format and body.response_format.type != "text":
+        raise InvalidInput(
+            "response_format: an answer is held to it, or may call tools: not both",
+            field="response_format",
+        )
     choice = body.tool_choice
     if isinstance(choice, NamedTool):
         args["tool_choice"] = {"name": choice.function.name}

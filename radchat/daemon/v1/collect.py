@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from radchat.daemon.outgoing import json_answer
 from radchat.daemon.v1 import wires
 from radchat.daemon.v1.logprobs import chat_shape
+from radchat.errors import Busy
 from radchat.protocol import Event
 
 if TYPE_CHECKING:
@@ -16,13 +17,14 @@ if TYPE_CHECKING:
 
     from radchat.engine.tokenizer import Tokenizer
 
-TOLD = frozenset(("schema", "interrupted", "context", "recompute", "branched", "ended", "think"))
+_ABOUT = "schema interrupted context recompute branched ended failed think remote not_saved"
+TOLD = frozenset(_ABOUT.split())  # codes of notices that are about an answer
 
 
 def finish_of(body: Mapping[str, Any]) -> str:
-    """OpenAI's word for how an answer ended."""
+    """OpenAI's word for how an answer ended: one that was cut off, whatever by, was too long."""
     reason = str(body["finish_reason"])
-    if reason in ("length", "dead_end"):
+    if reason in ("length", "dead_end", "abort"):
         return "length"
     if reason == "error":
         return "error"
@@ -86,6 +88,8 @@ class Completion:
             self._take_part(data)
         elif event.name == "message":
             self.answers[data["choice"]] = data
+            if data["finish_reason"] == "stop" and data.get("schema_error"):
+                self.notices.append({"code": "schema", "text": data["schema_error"]})
             self._on_answer(data)
         elif event.name == "done":
             self.usage = data["usage"]
@@ -170,6 +174,9 @@ class WholeWire(wires.WholeWire):
             self._completion.hear(event)
 
     async def end(self) -> None:
+        if not self._completion.answers:
+            await self.error(Busy("it was cancelled before it began"))
+            return
         await self.respond(json_answer(self._completion.whole()))
 
 
@@ -179,8 +186,12 @@ class ChunkWire(wires.ChunkWire):
         self._completion, self._include_usage = completion, include_usage
         self._told: set[int] = set()  # choices whose role was told
 
+    @property
+    def has_begun(self) -> bool:
+        return bool(self._completion.init)
+
     def last(self) -> Iterator[Mapping[str, Any]]:
-        if self._include_usage:
+        if self._include_usage and self.has_begun:
             usage = self._completion.usage
             told = None if usage is None else usage_json(usage)
             yield {**self._head(), "choices": [], "usage": told}

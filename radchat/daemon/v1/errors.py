@@ -19,6 +19,8 @@ from radchat.errors import (
 )
 
 RETRY_AFTER_S = 1
+MOST_OF_NAME = 64
+_OTHERWISE = " (--schema-lenient"  # how a command goes on without what can't be enforced
 _TYPES = {
     401: "authentication_error",
     403: "permission_error",
@@ -44,8 +46,12 @@ def kind_of(status: int) -> str:
 
 def error_json(error: RadchatError, status: int | None = None) -> dict[str, Any]:
     """The object itself, as an answer or a chunk has it."""
-    param = error.data.get("field")
+    param, message = error.data.get("field"), error.message
     code: str | None = error.code
+    if param == "schema" or "keywords" in error.data:
+        param = "tools" if message.startswith("tools[") else "response_format"
+        if _OTHERWISE in message:
+            message = f"{message.partition(_OTHERWISE)[0]}: with strict: false it is left out"
     if isinstance(error, ContextOverflow):
         param = param or "messages"
     elif isinstance(error, NotFound) and "model" in error.data:
@@ -54,7 +60,7 @@ def error_json(error: RadchatError, status: int | None = None) -> dict[str, Any]
         code = None
     return {
         "error": {
-            "message": error.message,
+            "message": message,
             "type": kind_of(error.http_status if status is None else status),
             "param": None if param is None else _PARAMS.get(str(param), str(param)),
             "code": code,
@@ -80,6 +86,8 @@ def of_validation(problems: Sequence[Mapping[str, Any]]) -> InvalidInput:
     first = problems[0]
     where = _path([each for each in first["loc"] if each not in ("body", "query", "path")])
     text = str(first["msg"])
+    if first["type"] == "extra_forbidden":
+        where, text = _unknown(first["loc"]), "there is no such parameter"
     return InvalidInput(
         f"{where}: {text}" if where else text, **({"field": where} if where else {})
     )
@@ -94,6 +102,12 @@ def _path(loc: Sequence[int | str]) -> str:
         elif each.isidentifier() and each[0].islower() and each not in _KINDS:
             path += f".{each}" if path else each
     return path
+
+
+def _unknown(loc: Sequence[int | str]) -> str:
+    """A name that nobody knows may look like anything; of a long one, its beginning."""
+    place, name = _path(loc[1:-1]), str(loc[-1])[:MOST_OF_NAME]
+    return f"{place}.{name}" if place else name
 
 
 _KINDS = frozenset(("str", "int", "float", "bool", "list", "dict", "constrained", "literal"))

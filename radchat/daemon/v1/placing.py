@@ -40,7 +40,7 @@ def in_passing(recall: Recall, caller: Caller, model: str, messages: Sequence[Gi
     _require_question(messages)
     chain = digests(messages, f"{caller.key} {model}")
     found = recall.find(chain[:-1])
-    common: dict[str, Any] = {"passing": True, "named": False, "key": caller.key}
+    common: dict[str, Any] = {"passing": True, "named": False, "key": caller.key, "all_told": True}
     if found is None:
         return Placing({**common, "new_session": True, "messages": [*messages]}, chain[-1])
     index, told = found
@@ -72,7 +72,13 @@ async def after_message(
         if len(ids) != 1:
             what = "no message" if not ids else f"{len(ids)} messages begin with"
             raise NotFound(f"{what} {parent} in session {session.name}")
-        return _at(store, session, ids[0], wanted.branch)
+        if store.message(ids[0]).role in ("user", "tool"):
+            raise InvalidInput(
+                f"radchat.parent: {parent} is a question or a result: name an answer, or tell the "
+                "whole conversation to radchat.session",
+                field="radchat.parent",
+            )
+        return _behind(store, session, ids[0], wanted.branch)
 
     args = await service.desk.run(look)
     return Placing({**args, "key": caller.key, "messages": [*messages]})
@@ -80,11 +86,7 @@ async def after_message(
 
 def _on_from(caller: Caller, told: Told, messages: Sequence[Given]) -> Placing:
     args = {"passing": True, "named": False, "key": caller.key, "session": told.session}
-    return Placing(
-        {**args, "at": told.message, "messages": [*messages]},
-        None,
-        told.session,
-    )
+    return Placing({**args, "at": told.message, "messages": [*messages]}, None, told.session)
 
 
 async def in_session(
@@ -105,21 +107,18 @@ async def in_session(
             name = True if ref is None else _own_name(caller, ref)
             new = {"new_session": name, "messages": [*messages]}
             return new | ({"branch": wanted.branch} if wanted.branch else {})
-        common, path = _agreed(store.messages(session.id), messages)
-        if common == len(messages):  # all of it is there: another answer to its last word
-            return {"session": session.id, "kind": "retry", "ref": path[-1].id} | (
-                {"branch": wanted.branch} if wanted.branch else {}
-            )
-        while path and path[-1].role == "user":  # a question that is followed by other words
+        path = _agreed(store.messages(session.id), messages)
+        is_there = len(path) == len(messages) and path[-1].role == "user"
+        if is_there and wanted.branch is None:  # another answer to its last word
+            head = {"branch": None, "message": path[-1].id}
+            return {"session": session.id, "kind": "retry", "ref": path[-1].id, "head": head}
+        while path and path[-1].role in ("user", "tool"):  # it may be being answered just now
             path.pop()
-        rest = [*messages[len(path) :]]
-        if not path:
-            head = {"branch": None, "message": None}
-            at = {"session": session.id, "head": head}
-            return {**at, "messages": rest} | ({"branch": wanted.branch} if wanted.branch else {})
-        return {**_at(store, session, path[-1].id, wanted.branch), "messages": rest}
+        at = path[-1].id if path else None
+        place = _behind(store, session, at, wanted.branch)
+        return {**place, "messages": [*messages[len(path) :]]}
 
-    return Placing({**await service.desk.run(look), "key": caller.key})
+    return Placing({**await service.desk.run(look), "key": caller.key, "all_told": True})
 
 
 def _require_question(messages: Sequence[Given]) -> None:
@@ -132,45 +131,51 @@ def _require_question(messages: Sequence[Given]) -> None:
         )
 
 
-def _at(store: Store, session: Session, message: str, branch: str | None) -> dict[str, Any]:
-    """Behind a message: on the branch that ends there, or on a new one."""
+def _behind(
+    store: Store, session: Session, message: str | None, branch: str | None
+) -> dict[str, Any]:
+    """Behind a message, or at the root: on the branch that ends there, or on a new one. HEAD comes
+    along where it stood there.
+    """
     ends = {each.name: each.message for each in store.branches(session.id)}
     here = [name for name, at in ends.items() if at == message]
     if branch is not None and branch in ends and branch not in here:
-        at = ends[branch]
         raise Conflict(
-            f"branch {branch} of {session.name} is at {'its root' if at is None else at[:8]}, not "
-            f"at {message[:8]}: name another branch, or that message as radchat.parent",
+            f"branch {branch} of {session.name} is at {_short(ends[branch])}, not at "
+            f"{_short(message)}: name another branch, or that message as radchat.parent",
             field="radchat.branch",
         )
     if branch is None and here:
         head = store.head(session.id).branch
         branch = head if head in here else here[0]
-    if branch in here:
-        return {"session": session.id, "head": {"branch": branch, "message": message}}
-    return {"session": session.id, "at": message} | ({"branch": branch} if branch else {})
+    old = branch if branch in here else None
+    new = {"branch": branch} if branch is not None and old is None else {}
+    return {"session": session.id, "head": {"branch": old, "message": message}, **new}
 
 
-def _agreed(stored: Sequence[Message], messages: Sequence[Given]) -> tuple[int, list[Message]]:
-    """How many of the messages a path of the tree begins with, and that path; of several the one
-    whose end is newest.
-    """
+def _short(message: str | None) -> str:
+    return "its root" if message is None else message[:8]
+
+
+def _agreed(stored: Sequence[Message], messages: Sequence[Given]) -> list[Message]:
+    """The longest path of the tree that the messages begin with; of several the newest."""
     below: dict[str | None, list[Message]] = {}
     for each in stored:
         below.setdefault(each.parent, []).append(each)
     known = {each.id for each in stored}
     roots = [each for each in stored if each.parent is None or each.parent not in known]
-    paths = [[each] for each in roots if _same(each, messages[0])]
-    best: list[Message] = []
-    for given in [*messages[1:], None]:
-        if paths:
-            best = paths[-1]
-        if given is None or not paths:
+    paths, best = [[each] for each in roots if _same(each, messages[0])], []
+    for each_given in messages[1:]:
+        if not paths:
             break
+        best = paths[-1]
         paths = [
-            [*p, each] for p in paths for each in below.get(p[-1].id, ()) if _same(each, given)
+            [*path, each]
+            for path in paths
+            for each in below.get(path[-1].id, ())
+            if _same(each, each_given)
         ]
-    return len(best), best
+    return paths[-1] if paths else best
 
 
 def _same(message: Message, given: Given) -> bool:

@@ -54,6 +54,11 @@ class ChunkWire:
         """Of one event."""
         raise NotImplementedError
 
+    @property
+    def has_begun(self) -> bool:
+        """It was taken: what fails now is no fault of the request, and can be told late."""
+        return self.started
+
     def last(self) -> Iterator[Mapping[str, Any]]:
         """After all events."""
         return iter(())
@@ -64,7 +69,7 @@ class ChunkWire:
             await self._write(body)
 
     async def comment(self) -> None:
-        if self.started:
+        if self.has_begun:
             await self._write(b": still here\n\n")
 
     async def end(self) -> None:
