@@ -206,11 +206,13 @@ def _folded_keys(entry: ModelEntry) -> tuple[str, ...]:
 def _as_path(ref: str) -> Path | None:
     """``ref`` as a path if it is written like one, or something is there; else it is a name."""
     is_written_so = ref.startswith(("/", "./", "../", "~")) or ref.endswith(".gguf")
-    path = Path(ref).expanduser()
     try:
+        path = Path(ref).expanduser()
         is_there = os.sep in ref and path.exists()
+    except RuntimeError:  # ~somebody who is not here
+        return None
     except (OSError, ValueError):
-        is_there = False
+        path, is_there = Path(ref), False
     return path.resolve() if is_written_so or is_there else None
 
 

@@ -155,6 +155,17 @@ def test_models_are_listed_and_none_is_loaded_for_it(tmp_path: Path) -> None:
             assert one["max_model_len"] > 0
             assert (await it.http.get("/v1/models/nobody")).status_code == 404
             assert it.home.service.engines.all == []
+            # no path, no home folder of anybody, no other program's store
+            folder = str(next(it.home.places.models.iterdir()))
+            for name in (folder, "~nobody/x", "../models", "ollama:llama3", "tin", "\x00"):
+                for path, body in (
+                    ("/v1/chat/completions", {"messages": USER}),
+                    ("/v1/completions", {"prompt": "x"}),
+                    ("/tokenize", {"prompt": "x"}),
+                ):
+                    answer = await it.post(path, {"model": name, **body}, 404)
+                    assert answer["error"]["code"] == "model_not_found"
+            assert it.home.service.engines.all == []
 
     run(work())
 

@@ -19,6 +19,7 @@ from radchat.daemon.v1.caller import Caller, caller_of
 from radchat.daemon.v1.collect import ChunkWire, Completion, WholeWire
 from radchat.daemon.v1.gate import Answering, CarefulRoute, service_of
 from radchat.daemon.v1.messages import digests, given, tools_of
+from radchat.daemon.v1.named import model_of
 from radchat.daemon.v1.passing import Passing
 from radchat.daemon.v1.placing import Placing
 from radchat.daemon.v1.recall import Recall
@@ -42,6 +43,7 @@ def router(app: App) -> APIRouter:
         caller = caller_of(request.scope)
         with app.counted():
             service = await service_of(app)
+            body.model = await model_of(service, body.model) or ""
             recall = recall or Recall(service.desk)
             place = await _placing(service, recall, caller, body)
         return _answering(app, service, recall, caller, body, place)

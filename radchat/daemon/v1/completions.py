@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Request
@@ -10,11 +11,11 @@ from starlette.responses import Response
 
 from radchat.daemon.app import App
 from radchat.daemon.v1 import raw
-from radchat.daemon.v1.bodies import DEFAULT_MODEL
 from radchat.daemon.v1.caller import caller_of
 from radchat.daemon.v1.completed import Completion, wire_of
 from radchat.daemon.v1.completion_bodies import MAX_PROMPTS, CompletionBody
 from radchat.daemon.v1.gate import Answering, CarefulRoute, service_of
+from radchat.daemon.v1.named import model_of
 from radchat.engine.grammar import Grammar
 from radchat.errors import InvalidInput
 
@@ -33,6 +34,7 @@ def router(app: App) -> APIRouter:
         caller, asked = caller_of(request.scope), _asked(body)
         with app.counted():
             service = await service_of(app)
+            asked = replace(asked, model=await model_of(service, body.model))
 
         def tokenizer_of(model: str, dtype: str) -> Tokenizer | None:
             loaded = service.engines.of(model, dtype)
@@ -60,7 +62,7 @@ def _asked(body: CompletionBody) -> raw.Asked:
     if body.stop_token_ids:
         options["stop_ids"] = body.stop_token_ids
     return raw.Asked(
-        None if body.model in DEFAULT_MODEL else body.model,
+        None,
         prompts,
         options,
         n=n,

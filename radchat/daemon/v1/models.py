@@ -11,7 +11,8 @@ from radchat.daemon.app import App
 from radchat.daemon.service import Service
 from radchat.daemon.v1.caller import caller_of
 from radchat.daemon.v1.gate import CarefulRoute, service_of
-from radchat.models.registry import ModelEntry, list_models, resolve
+from radchat.daemon.v1.named import entry_of
+from radchat.models.registry import ModelEntry, list_models
 
 
 def router(app: App) -> APIRouter:
@@ -38,7 +39,7 @@ def router(app: App) -> APIRouter:
         caller_of(request.scope)
         with app.counted():
             service = await service_of(app)
-            return _json(service, await asyncio.to_thread(resolve, service.places, name))
+            return _json(service, await entry_of(service, name))
 
     return routes
 

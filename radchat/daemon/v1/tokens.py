@@ -9,11 +9,11 @@ from fastapi import APIRouter, Request
 
 from radchat.daemon.app import App
 from radchat.daemon.past import turn
-from radchat.daemon.v1.bodies import DEFAULT_MODEL
 from radchat.daemon.v1.caller import caller_of
 from radchat.daemon.v1.completion_bodies import DetokenizeBody, TokenizeBody
 from radchat.daemon.v1.gate import CarefulRoute, service_of
 from radchat.daemon.v1.messages import given, tools_of
+from radchat.daemon.v1.named import model_of
 from radchat.engine.conversation import Settings
 from radchat.errors import InvalidInput
 
@@ -29,7 +29,7 @@ def router(app: App) -> APIRouter:
             raise InvalidInput("give one of prompt and messages", field="prompt")
         with app.counted():
             service = await service_of(app)
-            entry = await service.engines.choose(_model(body.model), None)
+            entry = await service.engines.choose(await model_of(service, body.model), None)
             async with service.engines.using(entry, None, lambda _event: None) as loaded:
 
                 def work() -> list[int]:
@@ -54,7 +54,7 @@ def router(app: App) -> APIRouter:
         caller_of(request.scope)
         with app.counted():
             service = await service_of(app)
-            entry = await service.engines.choose(_model(body.model), None)
+            entry = await service.engines.choose(await model_of(service, body.model), None)
             async with service.engines.using(entry, None, lambda _event: None) as loaded:
                 size = loaded.model.vocab_size
                 for place, each in enumerate(body.tokens):
@@ -65,7 +65,3 @@ def router(app: App) -> APIRouter:
         return {"prompt": text}
 
     return routes
-
-
-def _model(name: str) -> str | None:
-    return None if name in DEFAULT_MODEL else name
