@@ -106,6 +106,29 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "no tokens": ({"max_tokens": 0}, "max_tokens"),
     "fewer than none": ({"max_completion_tokens": -1}, "max_completion_tokens"),
     "a name nobody knows": ({"temprature": 1}, "temprature"),
+    "a name of any form": ({"_Foo-bar 1": 1}, "_Foo-bar 1"),
+    "a name nobody knows in ours": ({"radchat": {"Sesion": "x"}}, "radchat.Sesion"),
+    "a penalty beyond numbers": ({"repetition_penalty": 1e-300}, "repetition_penalty"),
+    "tools and a form": (
+        {
+            "response_format": {"type": "json_object"},
+            "tools": [{"type": "function", "function": {"name": "f"}}],
+        },
+        "response_format",
+    ),
+    "a rule of a schema that is not enforced": (
+        {
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"schema": {"if": {"type": "null"}}},
+            }
+        },
+        "response_format",
+    ),
+    "a tool whose parameters are none": (
+        {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "cat"}}}]},
+        "tools",
+    ),
     "true for a number": ({"n": True}, "n"),
     "many choices": ({"n": 129}, "n"),
     "logprobs of none": ({"top_logprobs": 3}, "top_logprobs"),
@@ -125,7 +148,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "a tool to be called that is not there": ({"tool_choice": "required"}, "tool_choice"),
     "a schema that is none": (
         {"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "cat"}}}},
-        None,  # type: ignore[dict-item]
+        "response_format",
     ),
     "a type of answer without its schema": (
         {"response_format": {"type": "json_schema"}},
@@ -144,13 +167,15 @@ def test_a_bad_request_is_told_by_its_name_and_hurts_no_other(tmp_path: Path) ->
                 answer = await it.chat(**{"status": 400, "messages": USER, **body})
                 error = answer["error"]
                 assert error["type"] == "invalid_request_error", what
-                assert param is None or error["param"] == param, (what, error)
-                assert error["message"], what
+                assert error["param"] == param, (what, error)
+                assert "--" not in error["message"], error  # nothing of a command line
             whole = await neighbour
             assert whole["usage"]["completion_tokens"] == 60
-            missing = await it.chat(status=404, model="nobody/knows")
-            assert missing["error"]["code"] == "model_not_found"
-            assert missing["error"]["param"] == "model"
+            here = str(it.home.places.models)  # a path is no name: nobody learns of files
+            for name in ("nobody/knows", here, f"{here}/tiny", "/", "../.."):
+                error = (await it.chat(status=404, model=name))["error"]
+                assert (error["code"], error["param"]) == ("model_not_found", "model")
+                assert error["message"].startswith("no model")
 
     run(work())
 

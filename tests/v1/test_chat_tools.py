@@ -106,24 +106,27 @@ def test_calls_are_streamed_as_the_whole_answer_has_them(tmp_path: Path) -> None
     run(work())
 
 
+BAD_ARGUMENTS = (
+    '{"path": tru',
+    "",
+    "null",
+    "[1]",
+    '{"a": NaN}',
+    '{"a": 1e999}',
+    r'{"a": "\ud800"}',
+)
+
+
 def test_an_old_bad_call_is_read_as_it_is_written(tmp_path: Path) -> None:
     async def work() -> None:
         async with api(tmp_path, answers, RADCHAT_KV_DEVICE="16384tok") as it:
-            bad = {
-                "role": "assistant",
-                "content": None,
-                "tool_calls": [
-                    {
-                        "id": "c1",
-                        "type": "function",
-                        "function": {"name": "write", "arguments": '{"path": tru'},
-                    }
-                ],
-            }
-            result = {"role": "tool", "tool_call_id": "c1", "content": "an error"}
-            messages = [*USER, bad, result, {"role": "user", "content": "and?"}]
-            told = await it.chat(messages, tools=TOOLS, max_tokens=50)
-            assert told["choices"][0]["message"]["content"].startswith("told:")
+            for arguments in BAD_ARGUMENTS:
+                call = {"id": "c1", "function": {"name": "write", "arguments": arguments}}
+                bad = {"role": "assistant", "tool_calls": [call]}
+                result = {"role": "tool", "tool_call_id": "c1", "content": "an error"}
+                messages = [*USER, bad, result, {"role": "user", "content": "and?"}]
+                told = await it.chat(messages, tools=TOOLS, max_tokens=50)
+                assert told["choices"][0]["message"]["content"].startswith("told:")
 
     run(work())
 

@@ -15,6 +15,7 @@ STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 LOOSE = ConfigDict(extra="ignore", strict=True, allow_inf_nan=False)
 
 MAX_MESSAGES = 10_000
+MOST_OF_NAME = 500  # characters, of a model's
 DEFAULT_MODEL = frozenset(("", "default"))  # whichever a chat would begin with
 Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 
@@ -48,7 +49,7 @@ class Sampling(Ignored):
     # ours, as other local servers call them
     top_k: int | None = Field(None, ge=-1, description="0 or -1: off")
     min_p: float | None = Field(None, ge=0, le=1)
-    repetition_penalty: float | None = Field(None, gt=0, le=10)
+    repetition_penalty: float | None = Field(None, ge=0.01, le=10)
 
     def options(self) -> dict[str, Any]:
         """As ``generate`` takes them."""
@@ -166,7 +167,7 @@ class Radchat(BaseModel):
 
 
 class ChatBody(Sampling):
-    model: str
+    model: str = Field(max_length=MOST_OF_NAME)
     messages: list[Message] = Field(min_length=1, max_length=MAX_MESSAGES)
     max_completion_tokens: int | None = Field(None, ge=1)
     logprobs: bool | None = None

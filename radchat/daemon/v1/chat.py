@@ -14,7 +14,7 @@ from radchat.daemon.app import App
 from radchat.daemon.outgoing import Wire
 from radchat.daemon.service import Service
 from radchat.daemon.v1 import placing
-from radchat.daemon.v1.bodies import DEFAULT_MODEL, ChatBody, NamedTool
+from radchat.daemon.v1.bodies import ChatBody, NamedTool
 from radchat.daemon.v1.caller import Caller, caller_of
 from radchat.daemon.v1.collect import ChunkWire, Completion, WholeWire
 from radchat.daemon.v1.gate import Answering, CarefulRoute, service_of
@@ -43,32 +43,37 @@ def router(app: App) -> APIRouter:
         caller = caller_of(request.scope)
         with app.counted():
             service = await service_of(app)
-            body.model = await model_of(service, body.model) or ""
             recall = recall or Recall(service.desk)
-            place = await _placing(service, recall, caller, body)
-        return _answering(app, service, recall, caller, body, place)
+            model = await model_of(service, body.model)
+            place = await _placing(service, recall, caller, model, body)
+            asked = {**_arguments(body), **place.args, "model": model}
+        return _answering(app, service, recall, caller, body, place, asked)
 
     return routes
 
 
-async def _placing(service: Service, recall: Recall, caller: Caller, body: ChatBody) -> Placing:
+async def _placing(
+    service: Service, recall: Recall, caller: Caller, model: str | None, body: ChatBody
+) -> Placing:
     told, wanted = given(body.messages), body.radchat
     if wanted is None:
-        return placing.in_passing(recall, caller, body.model, told)
+        return placing.in_passing(recall, caller, model or "", told)
     if wanted.parent is not None:
         return await placing.after_message(service, recall, caller, wanted, told)
     return await placing.in_session(service, caller, wanted, told)
 
 
 def _answering(
-    app: App, service: Service, recall: Recall, caller: Caller, body: ChatBody, place: Placing
+    app: App,
+    service: Service,
+    recall: Recall,
+    caller: Caller,
+    body: ChatBody,
+    place: Placing,
+    asked: dict[str, Any],
 ) -> Answering:
     is_kept = not place.args.get("passing")
-    events = service.generate(
-        **{"only_terminal": True, **_arguments(body), **place.args},
-        where=caller.where,
-        call_parts=True,
-    )
+    events = service.generate(**asked, only_terminal=True, where=caller.where, call_parts=True)
     passing = None if is_kept else Passing(events, recall, place, caller.key)
 
     def answered(message: Mapping[str, Any]) -> None:
@@ -79,8 +84,7 @@ def _answering(
                 for call in message.get("calls") or ()
             ]
             said = {"role": "assistant", "parts": [*parts, *calls]}
-            if place.digest is not None:
-                passing.remember(digests([said], place.digest)[0], message)
+            passing.remember(digests([said], place.digest)[0], message)
 
     def tokenizer_of(model: str, dtype: str) -> Tokenizer | None:
         loaded = service.engines.of(model, dtype)
@@ -107,8 +111,6 @@ def _arguments(body: ChatBody) -> dict[str, Any]:
     if body.logprobs:
         options["logprobs"] = body.top_logprobs or 0
     args: dict[str, Any] = {"options": options, "n": body.n or 1}
-    if body.model not in DEFAULT_MODEL:
-        args["model"] = body.model
     if body.reasoning_effort is not None:
         args["think"] = EFFORTS.get(body.reasoning_effort, body.reasoning_effort)
     if body.tools:

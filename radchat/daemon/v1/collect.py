@@ -112,9 +112,9 @@ class Completion:
         }
 
     def kept(self, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Of the session, and of an answer in it."""
+        """Of the session, and of an answer in it; in passing, by what it can be gone on from."""
         if not self._is_kept:
-            return {}
+            return {} if body is None or body["message"] is None else {"message": body["message"]}
         told = {"session": self.init["session"], "name": self.init["name"]}
         if body is None:
             return {**told, "parent": self.init["user"]}
@@ -149,8 +149,8 @@ class Completion:
                 "logprobs": self.logprobs(body.get("logprobs")),
                 "finish_reason": finish_of(body),
             }
-            if self._is_kept:
-                choice["radchat"] = self.kept(body)
+            if told := self.kept(body):
+                choice["radchat"] = told
             choices.append(choice)
         told = self.kept(self.answers[min(self.answers)])
         if self.notices:

@@ -6,13 +6,13 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from radchat.daemon.v1.bodies import STRICT, Message, Sampling, StreamOptions, Tool
+from radchat.daemon.v1.bodies import MOST_OF_NAME, STRICT, Message, Sampling, StreamOptions, Tool
 
 MAX_PROMPTS = 128
 
 
 class CompletionBody(Sampling):
-    model: str
+    model: str = Field(max_length=MOST_OF_NAME)
     prompt: str | list[str] | list[int] | list[list[int]] = Field(
         description="text, or token ids that are taken as they are; one, or a list of them"
     )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NoReturn
 
 from radchat.daemon.arguments import Given
 from radchat.daemon.tools import Tool as ToolGiven
@@ -99,12 +100,21 @@ def _call(call: Called) -> dict[str, Any]:
     arguments: Any = call.function.arguments or {}
     if isinstance(arguments, str):
         try:
-            arguments = json.loads(arguments)
+            arguments = json.loads(arguments, parse_constant=_no_number, parse_float=_real)
         except (ValueError, RecursionError):
             arguments = {"arguments": arguments}
     if not isinstance(arguments, dict):
         arguments = {"arguments": arguments}
     return {"id": call.id, "name": call.function.name, "arguments": arguments}
+
+
+def _no_number(word: str) -> NoReturn:
+    raise ValueError(f"{word} is no number of JSON")
+
+
+def _real(digits: str) -> float:
+    number = float(digits)
+    return number if math.isfinite(number) else _no_number(digits)
 
 
 # -- found again -----------------------------------------------------------------------------------

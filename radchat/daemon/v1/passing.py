@@ -30,8 +30,8 @@ class Passing:
             yield event
 
     def remember(self, digest: str, message: Mapping[str, Any]) -> None:
-        told = Told(str(message["session"]), str(message["message"]))
-        self._recall.add(self._key, digest, told)
+        told = Told(str(message["session"]), str(message["message"]), digest)
+        self._recall.add(self._key, told)
 
     async def aclose(self) -> None:
         await self._events.aclose()

@@ -27,13 +27,13 @@ ID_LEN = 32
 
 @dataclass(frozen=True, slots=True)
 class Placing:
-    """``args`` of ``generate``. ``digest``: of the conversation up to the question, where it may be
-    gone on with in passing.
+    """``args`` of ``generate``. In passing, ``digest``: of the conversation up to the question;
+    ``session``: that is gone on with.
     """
 
     args: dict[str, Any]
-    digest: str | None = None
-    session: str | None = None  # in passing, gone on with
+    digest: str = ""
+    session: str | None = None
 
 
 def in_passing(recall: Recall, caller: Caller, model: str, messages: Sequence[Given]) -> Placing:
@@ -86,7 +86,8 @@ async def after_message(
 
 def _on_from(caller: Caller, told: Told, messages: Sequence[Given]) -> Placing:
     args = {"passing": True, "named": False, "key": caller.key, "session": told.session}
-    return Placing({**args, "at": told.message, "messages": [*messages]}, None, told.session)
+    chain = digests(messages, told.digest)
+    return Placing({**args, "at": told.message, "messages": [*messages]}, chain[-1], told.session)
 
 
 async def in_session(

@@ -21,10 +21,11 @@ IDLE_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """Where a conversation stands: after this answer."""
+    """Where a conversation stands: after this answer. ``digest``: of all of it."""
 
     session: str
     message: str
+    digest: str
 
 
 @dataclass
@@ -63,9 +64,9 @@ class Recall:
         kept.users += 1
         self._touch(session, kept)
 
-    def add(self, key: str, digest: str, told: Told) -> None:
+    def add(self, key: str, told: Told) -> None:
         kept = self._sessions[told.session]
-        for name in (digest, f"{key} {told.message}"):
+        for name in (told.digest, f"{key} {told.message}"):
             self._known[name] = told
             kept.digests.append(name)
 
