@@ -23,6 +23,8 @@ _MARKS: Final[frozenset[LabelKind]] = frozenset(("label", "pin"))  # that keep a
 
 
 class Removal(Turns):
+    deepest_index = 2048  # bytes of the text index's record of its levels: about half of the limit
+
     def remove(self, session_id: str, *, dry_run: bool = False) -> Removed:
         """The session, its names, and all its messages that no other session shows.
 
@@ -169,8 +171,19 @@ class Removal(Turns):
         for message_id in reversed(doomed):
             self._db.do("DELETE FROM messages WHERE id = ?", message_id)
         self._drop_unused_prompts()
-        self._db.do("INSERT INTO message_text (message_text) VALUES ('optimize')")
+        self._forget_words()
         return before - self._count_prompts()
+
+    def _forget_words(self) -> None:
+        """No segment of the text index has removed words any more.
+
+        Each ``optimize`` adds levels to the index's own record of itself, and with about 2,000 of
+        them SQLite (3.40) takes it for damaged: so it is built anew in time.
+        """
+        row = self._db.one("SELECT length(block) AS n FROM message_text_data WHERE id = 10")
+        is_deep = row is not None and int(row["n"]) > self.deepest_index
+        how = "rebuild" if is_deep else "optimize"
+        self._db.do("INSERT INTO message_text (message_text) VALUES (?)", how)
 
     def _detach_prompts(self, message_id: str, going: set[str]) -> None:
         """Prompts of messages that stay may stand on ids that go: give them those ids."""

@@ -310,3 +310,18 @@ def test_a_session_with_a_running_answer_is_not_removed(talk: Talk) -> None:
         talk.store.session(talk.id)
     with pytest.raises(NotFound):
         talk.store.remove(talk.id)
+
+
+def test_the_text_index_never_gets_too_deep(talk: Talk, store: Store) -> None:
+    """SQLite takes one for damaged that was optimised a thousand times."""
+    store.deepest_index = 120
+    for number in range(150):
+        going = Talk(store)
+        going.turn(f"one {number}", "two")
+        talk.turn(f"kept {number}", "and this")
+        store.remove(going.id)
+        (row,) = store._db.all("SELECT length(block) AS n FROM message_text_data WHERE id = 10")
+        assert row["n"] < 200
+    assert store.verify() == []
+    assert len(store.search("kept", limit=500)) == 150
+    assert store.search("one") == []
