@@ -29,8 +29,9 @@ _CLASSES: tuple[tuple[type[store_errors.StoreError], type[errors.RadchatError]],
 def translate(error: store_errors.StoreError) -> errors.RadchatError:
     """The store's error as the one a user meets; an ambiguous REF keeps its matches."""
     cls = next(ours for theirs, ours in _CLASSES if isinstance(error, theirs))
-    matches = getattr(error, "matches", None)
-    return cls(error.message, **({"matches": list(matches)} if matches else {}))
+    if isinstance(error, store_errors.Ambiguous):
+        return cls(error.message, matches=list(error.matches))
+    return cls(error.message, **({"taken": True} if isinstance(error, store_errors.Taken) else {}))
 
 
 class EphemeralStore(Store):

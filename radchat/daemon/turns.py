@@ -55,7 +55,8 @@ def _plan_turn(store: Store, place: Place, ask: Generate) -> Plan:
         place, point = point_of(store, place, ask.at)
         at = point.message
     if ask.branch is not None and store.find_branch(place.session.id, ask.branch) is not None:
-        raise UsageError(f"there is a branch {ask.branch} already: choose another name")
+        text = f"there is a branch {ask.branch} already: choose another name"
+        raise UsageError(text, taken=True)
     is_fork = ask.branch is not None or ask.at is not None or place.branch is None
     at = before_unfinished(store, place.session.id, at)
     branch = ask.branch or (place.branch if not is_fork else None) or place.last_branch

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from radchat_sessions.database import Database
-from radchat_sessions.errors import Refused
+from radchat_sessions.errors import Refused, Taken
 from radchat_sessions.messages import Branch, Placed
 from radchat_sessions.names import check_name, free_name
 from radchat_sessions.token_ids import TokenIds
@@ -37,7 +37,7 @@ class Branches(TokenIds):
             return
         with self._db.write():
             if self.find_branch(session_id, new) is not None:
-                raise Refused(f"there is a branch {new} already")
+                raise Taken(f"there is a branch {new} already")
             where = "WHERE session = ? AND {} = ?"
             for table, column in (
                 ("branches", "name"),  # sessions.head_branch follows by itself
@@ -87,7 +87,7 @@ class Branches(TokenIds):
 
     def _new_branch(self, session_id: str, name: str, message_id: str | None) -> None:
         if self.find_branch(session_id, name) is not None:
-            raise Refused(f"there is a branch {name} already")
+            raise Taken(f"there is a branch {name} already")
         self._db.do("INSERT INTO branches VALUES (?, ?, ?)", session_id, name, message_id)
 
     def _point(self, session_id: str, name: str, message_id: str | None) -> None:
@@ -125,4 +125,4 @@ class Branches(TokenIds):
 
     def _refuse_taken(self, name: str, but: str | None = None) -> None:
         if name in self._session_names(but):
-            raise Refused(f"there is a session {name} already")
+            raise Taken(f"there is a session {name} already")

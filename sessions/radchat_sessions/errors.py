@@ -4,6 +4,7 @@ StoreError
 ├── NotFound     no such session, branch, message, label, turn
 │   └── Ambiguous    several fit; ``matches`` lists them
 ├── Refused      a name that can't be, a branch HEAD stands on, an answer still running
+│   └── Taken        a name that something else has
 ├── Unreadable   an import that is not what it says
 ├── SaveFailed   the disk: full, gone, not writable. Nothing half-written; may be tried again
 ├── TooNew       a database made by a later radchat
@@ -34,6 +35,10 @@ class Ambiguous(NotFound):
 
 
 class Refused(StoreError):
+    pass
+
+
+class Taken(Refused):
     pass
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -78,12 +79,31 @@ async def _several(it: Api) -> None:
     assert await branches(it, "m") == {one["branch"]: one["message"] for one in streamed}
 
 
+async def _at_once(it: Api) -> None:
+    """Many first requests for one session: one makes it, and who came too late asks again."""
+
+    async def ask(number: int) -> tuple[int, Any]:
+        body = {"model": "tiny", "messages": USER, "max_tokens": 2, "seed": number}
+        asked = {**body, "radchat": {"session": "once"}}
+        answer = await it.http.post("/v1/chat/completions", json=asked)
+        return answer.status_code, answer.json()
+
+    told = await asyncio.gather(*map(ask, range(8)))
+    assert {status for status, _ in told} <= {200, 409}
+    late = [answer["error"]["code"] for status, answer in told if status == 409]
+    assert set(late) <= {"conflict"}
+    names = [answer["radchat"]["name"] for status, answer in told if status == 200]
+    assert set(names) == {"once"}
+    assert len(await branches(it, "once")) == len(names)
+
+
 def test_where_an_answer_goes(tmp_path: Path) -> None:
     async def work() -> None:
         async with api(tmp_path) as it:
             await _asked_again(it)
             await _parents(it)
             await _several(it)
+            await _at_once(it)
 
     run(work())
 

@@ -44,6 +44,11 @@ def kind_of(status: int) -> str:
     return _TYPES.get(status, "invalid_request_error")
 
 
+def status_of(error: RadchatError) -> int:
+    """A name that is taken when it is given was free when it was looked for: it is asked again."""
+    return Conflict.http_status if error.data.get("taken") else error.http_status
+
+
 def error_json(error: RadchatError, status: int | None = None) -> dict[str, Any]:
     """The object itself, as an answer or a chunk has it."""
     param, message = error.data.get("field"), error.message
@@ -57,11 +62,11 @@ def error_json(error: RadchatError, status: int | None = None) -> dict[str, Any]
     elif isinstance(error, NotFound) and "model" in error.data:
         code, param = "model_not_found", "model"
     elif isinstance(error, (InvalidInput, UsageError)) and not isinstance(error, TooLarge):
-        code = None
+        code = Conflict.code if error.data.get("taken") else None
     return {
         "error": {
             "message": message,
-            "type": kind_of(error.http_status if status is None else status),
+            "type": kind_of(status_of(error) if status is None else status),
             "param": None if param is None else _PARAMS.get(str(param), str(param)),
             "code": code,
         }
@@ -76,7 +81,7 @@ def answer(error: RadchatError) -> Response:
         headers["retry-after"] = str(error.data.get("retry_after_s", RETRY_AFTER_S))
     if error.http_status == 401:
         headers["www-authenticate"] = "Bearer"
-    return json_answer(error_json(error), error.http_status, headers or None)
+    return json_answer(error_json(error), status_of(error), headers or None)
 
 
 def of_validation(problems: Sequence[Mapping[str, Any]]) -> InvalidInput:
