@@ -1,8 +1,8 @@
 """llama.cpp's server, by its own ``/completion`` over token ids.
 
 Facts: the README of llama.cpp's server: ``prompt`` may be ids, ``return_tokens`` gives those of
-each event, ``timings.cache_n`` of the last is what the slot had of the prompt. A token that ends
-the turn is not told.
+each event, ``timings.cache_n`` of the last is what the slot had of the prompt. The token that ends
+a turn is told like any other (seen: 0.6.0-dev of 2026, tests/remote/test_real_llamacpp.py).
 """
 
 from __future__ import annotations
