@@ -17,7 +17,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Mount, Route
+from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from radchat.daemon.body import check_arguments, parse_body
@@ -91,16 +91,15 @@ class App:
         self._drained.set()
         self.last_used = clock()
         self.api: ASGIApp = _later(self)
-        self.asgi: ASGIApp = _guard(
-            Starlette(
-                routes=[
-                    Route("/health", self._health, methods=["GET"]),
-                    Route("/rpc/{method}", self._rpc, methods=["POST"]),
-                    Mount("/", self.api),
-                ],
-                exception_handlers={HTTPException: _http_error},
-            )
+        own = Starlette(
+            routes=[
+                Route("/health", self._health, methods=["GET"]),
+                Route("/rpc/{method}", self._rpc, methods=["POST"]),
+            ],
+            exception_handlers={HTTPException: _http_error},
         )
+        own.router.default = self.api  # and not mounted: another verb of /rpc is no address of it
+        self.asgi: ASGIApp = _guard(own)
 
     def ready(self, service: Service) -> None:
         self._service = service
