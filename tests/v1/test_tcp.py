@@ -367,5 +367,8 @@ def test_another_keys_conversations_are_not_found(tmp_path: Path) -> None:
             assert again.json()["radchat"]["session"] == theirs["session"]
             owner = await ask(http, radchat={"session": theirs["session"]})
             assert owner.status_code == 200
+            # counts tell of everybody
+            assert (await other.get("/metrics")).status_code == 403
+            assert (await http.get("/metrics")).status_code == 200
 
     run(work())

@@ -19,6 +19,13 @@ class NotAllowed(RadchatError):
     http_status = 401
 
 
+class NotYours(RadchatError):
+    """It tells of what all keys do."""
+
+    code = "permission_denied"
+    http_status = 403
+
+
 @dataclass(frozen=True, slots=True)
 class Caller:
     """``key``: "" of the owner (the Unix socket, or the home's own key), else a digest that names

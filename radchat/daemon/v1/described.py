@@ -9,7 +9,7 @@ from fastapi import FastAPI
 FAILURES = {
     400: "the request is not one, or can't be met; `param` names the place",
     401: "no key, or another",
-    403: "a foreign Host or Origin",
+    403: "a foreign Host or Origin, or what is not this key's to see",
     404: "no such address, model, session or message",
     409: "the branch is elsewhere",
     413: "the body is too large",

@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from radchat.daemon.app import App
 from radchat.daemon.service import Service
-from radchat.daemon.v1.caller import caller_of
+from radchat.daemon.v1.caller import NotYours, caller_of
 from radchat.daemon.v1.gate import CarefulRoute, service_of
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
@@ -154,8 +154,9 @@ def router(app: App, metrics: Metrics) -> APIRouter:
 
     @routes.get("/metrics", operation_id="metrics", response_class=Response)
     async def read(request: Request) -> Response:
-        """Prometheus' text format."""
-        caller_of(request.scope)
+        """Prometheus' text format, for the owner: counts of one key are not another's to see."""
+        if caller_of(request.scope).key:
+            raise NotYours("/metrics tells of all keys: it takes the home's own")
         service = await service_of(app)
         if not collectors:
             collectors.append(_Engines(app, service))
