@@ -283,8 +283,9 @@ def _parse(setting: Setting, raw: Any, source: str, places: Places) -> Any:
     except ValueError as error:
         is_file = source == str(places.config_file)
         where = place_of(places, setting.name) if is_file else source
+        told = "(hidden)" if setting.parse is parse_secret else repr(raw)
         raise ConfigInvalid(
-            f"{setting.name} = {raw!r} (from {where}): {error}", setting=setting.name, source=source
+            f"{setting.name} = {told} (from {where}): {error}", setting=setting.name, source=source
         ) from error
 
 

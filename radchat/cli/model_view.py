@@ -115,8 +115,7 @@ def show_lines(entry: ModelEntry, config: Config) -> list[str]:
         f"architecture  {one_line(entry.architecture)}, {entry.parameters:,} parameters",
         f"runs on       {_RUNS_ON.get(entry.runs_on, one_line(entry.runs_on))}",
         f"context       {one_line(entry.context_limit or f'{entry.context_length:,} tokens')}",
-        f"weights       from {one_line(entry.dtype_source)}, sha256 {entry.weights_sha256}",
-        f"dtypes        {', '.join(entry.dtypes)}{_no_int4(entry)}",
+        *_weights(entry),
         f"on disk       {size(entry.bytes)} in {one_line(str(entry.folder))}",
         f"licence       {one_line(entry.license or 'not stated')}",
         f"source        {one_line(entry.source)}{f' ({now})' if now else ''}",
@@ -130,6 +129,18 @@ def show_lines(entry: ModelEntry, config: Config) -> list[str]:
     lines += [f"template      {one_line(line)}" for line in template_lines(entry)]
     lines += [f"file          {one_line(name)} {size(n)}" for name, n in facts["files"].items()]
     return lines
+
+
+def _weights(entry: ModelEntry) -> list[str]:
+    if entry.engine is not None:
+        about = entry.engine
+        return [
+            f"engine        {one_line(str(about['model']))}, {about['dialect']}, {about['url']}"
+        ]
+    return [
+        f"weights       from {one_line(entry.dtype_source)}, sha256 {entry.weights_sha256}",
+        f"dtypes        {', '.join(entry.dtypes)}{_no_int4(entry)}",
+    ]
 
 
 def _no_int4(entry: ModelEntry) -> str:

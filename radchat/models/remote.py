@@ -159,6 +159,7 @@ def _make(
         "dtype_source": "remote",
         "weights_sha256": "",
         "context_length": served["context_length"] or config.get("max_position_embeddings") or 8192,
+        "template": _json(source / "radchat.json").get("template"),
         "files": {path.name: path.stat().st_size for path in sorted(part.iterdir())},
     }
     (part / "radchat.json").write_text(json.dumps(about, indent=2), encoding="utf-8")

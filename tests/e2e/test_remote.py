@@ -82,3 +82,31 @@ def test_a_text_server_says_so_and_reads_the_conversation(homes: Homes, tiny: Pa
         assert "takes text" not in second.err
         assert [m["role"] for m in fake.asked[-1]["messages"]] == ["user", "assistant", "user"]
         assert fake.asked[-1]["messages"][1]["content"] == SAYS
+
+
+def test_radchat_on_radchat(homes: Homes, tiny: Path) -> None:
+    """A daemon that serves, and another whose model it is: ids go over the wire and back."""
+    there, here = Shell(homes(), "there"), Shell(homes(), "here")
+    serve = there.start("serve", "--port", "0")
+    assert serve.stdout is not None
+    url = serve.stdout.readline().strip()
+    here.env["RADCHAT_ENGINE_KEY"] = (there.home.places.state / "api-key").read_text().strip()
+    wrong = here("--engine", url, "ask", "-m", "tiny", "hello", code=1, RADCHAT_ENGINE_KEY="nobody")
+    assert "RADCHAT_ENGINE_KEY" in wrong.err
+    assert here.env["RADCHAT_ENGINE_KEY"] not in wrong.err
+    exact = ("--temp", "0", "--max-tokens", "9")
+    first = here.json("--engine", url, "ask", "-m", "tiny", "hello", *exact)
+    assert first["dtype"] == "remote"
+    usage = first["usage"]
+    assert (usage["cached_input_tokens"], usage["output_tokens"]) == (0, 9)
+    second = here.json("ask", "-c", "and then?", "-o", "logprobs=2", *exact)
+    whole = usage["input_tokens"] + usage["output_tokens"]
+    assert second["usage"]["cached_input_tokens"] >= whole - 1
+    # the same conversation on that machine itself says the same
+    own = there.json("ask", "hello", *exact)
+    assert own["text"] == first["text"]
+    assert here.json("config", "list")["engine_key"]["value"] == "(set)"
+    assert here.env["RADCHAT_ENGINE_KEY"] not in here.home.places.log.read_text()
+    serve.terminate()
+    serve.wait()
+    there.home.assert_balanced()

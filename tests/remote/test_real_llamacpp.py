@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -110,6 +111,9 @@ def test_stop_strings_biases_and_forms_hold(it: Real) -> None:
     assert json.loads(told)["a"] in (1, 2)
     choice: Any = _Compiled("choices", '["yes", "no"]')
     assert said(it.ask("Is water wet? ", most, grammar=choice))[0] in ("yes", "no")
+    regex: Any = _Compiled("regex", r"[A-Z][^\n]{1,20}\.(yes|no) \d+[.\]-]")
+    told, _, _ = said(it.ask("Say something: ", most, grammar=regex))
+    assert re.fullmatch(regex.grammar.source, told), told
     probs = SamplingParams(temperature=0.0, max_tokens=3, logprobs=2)
     events = it.ask(PROMPT, probs)
     told_of = [each for event in events for each in getattr(event, "logprobs", ())]

@@ -63,7 +63,7 @@ class Talk:
             return sum(isinstance(event, Finished) for event in events) >= num
 
         wait_for(all_ended)
-        self.engine.check_idle()
+        assert self.engine.stats()["running"] == 0
         return events
 
     def ask(self, text: Any, params: SamplingParams = GREEDY, **named: Any) -> list[Event]:
@@ -141,6 +141,7 @@ def test_samples_are_asked_for_at_once_with_seeds_of_their_own(folder: Path) -> 
         for text in ("one", "two", "three"):
             it.submit(text)
         wait_for(lambda: fake.running == 8)
+        it.engine.check_idle()  # as the daemon does where nothing is to be taken
         assert it.engine.stats()["running"] == 8
         fake.faults.stall.set()
         events = it.hear(8)
@@ -237,7 +238,9 @@ FORMS: dict[str, dict[tuple[str, str], Any]] = {
     "llamacpp": {
         ("json_schema", SCHEMA): lambda b: b["json_schema"]["type"] == "object",
         ("choices", '["a\\"", "b"]'): lambda b: b["grammar"] == 'root ::= "a\\"" | "b"',
-        ("regex", "a+"): None,
+        ("regex", "[^a]+(x|yz)"): lambda b: "root ::= " in b["grammar"],
+        ("regex", "(?=a)b"): None,
+        ("lark", "start: /a/"): None,
     },
     "openai": {
         ("json_schema", SCHEMA): lambda b: b["response_format"]["type"] == "json_schema",

@@ -134,7 +134,7 @@ class RemoteEngine:
                 return events
 
     def check_idle(self) -> None:
-        assert not self._running, "not idle"
+        """Nothing to do for this thread is no sign that nothing runs: it runs elsewhere."""
 
     def save(self, now: bool = False, only: str | None = None) -> float | None:  # noqa: ARG002
         return None

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from radchat.daemon.remote import gbnf
 from radchat.daemon.remote.dialect import (
     Asked,
     Finish,
@@ -57,8 +58,14 @@ class LlamaCpp:
         if grammar.kind == "json_schema":
             return {"json_schema": schema_of(grammar)}
         if grammar.kind == "choices":
-            return {"grammar": f"root ::= {' | '.join(map(_gbnf, choices_of(grammar)))}"}
-        raise refused(self.title, "a regex" if grammar.kind == "regex" else "a grammar of Lark")
+            told = " | ".join(map(gbnf.literal, choices_of(grammar)))
+            return {"grammar": f"root ::= {told}"}
+        if grammar.kind != "regex":
+            raise refused(self.title, "a grammar of Lark")
+        try:
+            return {"grammar": gbnf.of_regex(grammar.source)}
+        except gbnf.NoForm as error:
+            raise refused(self.title, f"this regex ({error})") from error
 
     def reading(self) -> _Reading:
         return _Reading()
@@ -82,9 +89,3 @@ def _logprobs(data: Mapping[str, Any]) -> list[TokenLogprob]:
         top = tuple((int(t["id"]), float(t["logprob"])) for t in each.get("top_logprobs") or ())
         found.append(TokenLogprob(int(each["id"]), float(each["logprob"]), top))
     return found
-
-
-def _gbnf(text: str) -> str:
-    """A literal of llama.cpp's grammars."""
-    told = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
-    return f'"{told}"'

@@ -104,7 +104,11 @@ class Completion:
         choice = self.choices[number]
         scores = choice.end and choice.end["prompt_logprobs"]
         before = list(scores or ()) if self.body.echo else []
-        return legacy_shape(self.tokenizer, [*before, *choice.logprobs])
+        return legacy_shape(
+            self.tokenizer,
+            [*before, *choice.logprobs],
+            as_ids=bool(self.body.return_tokens_as_token_ids),
+        )
 
     def whole(self) -> dict[str, Any]:
         choices = []
@@ -183,7 +187,8 @@ class ChunkWire(wires.ChunkWire):
             return None
         if done.body.stop:
             told = done.choices[number].logprobs if is_end else []
-        return legacy_shape(done.tokenizer, told) if told else None
+        as_ids = bool(done.body.return_tokens_as_token_ids)
+        return legacy_shape(done.tokenizer, told, as_ids=as_ids) if told else None
 
 
 def wire_of(completion: Completion) -> MakeWire:

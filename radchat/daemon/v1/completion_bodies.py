@@ -24,6 +24,7 @@ class CompletionBody(Sampling):
     stream_options: StreamOptions | None = None
     # as vLLM calls them
     return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = Field(None, description="in logprobs: token_id:N")
     stop_token_ids: list[int] | None = Field(None, max_length=128)
     ignore_eos: bool | None = None
     structured_outputs: dict[str, Any] | None = Field(

@@ -45,24 +45,25 @@ def chat_shape(tokenizer: Tokenizer, told: Sequence[Mapping[str, Any]]) -> list[
 
 
 def legacy_shape(
-    tokenizer: Tokenizer, told: Sequence[Mapping[str, Any] | None], offset: int = 0
+    tokenizer: Tokenizer, told: Sequence[Mapping[str, Any] | None], *, as_ids: bool = False
 ) -> dict[str, Any]:
     """Of completions: lists side by side. None: the first token of a prompt, which follows nothing.
-    ``offset``: characters before the first.
+    ``as_ids``: tokens are called ``token_id:N``, as vLLM has it.
     """
-    tokens, offsets = [], []
+    tokens, offsets, offset = [], [], 0
+
+    def name(token: int) -> str:
+        return f"token_id:{token}" if as_ids else token_text(tokenizer, token)
+
     for each in told:
-        text = "" if each is None else token_text(tokenizer, each["id"])
-        tokens.append(text)
+        tokens.append("" if each is None else name(each["id"]))
         offsets.append(offset)
-        offset += len(text)
+        offset += 0 if each is None else len(token_text(tokenizer, each["id"]))
     return {
         "tokens": tokens,
         "token_logprobs": [None if each is None else max(each["logprob"], LEAST) for each in told],
         "top_logprobs": [
-            None
-            if each is None
-            else {token_text(tokenizer, t): max(lp, LEAST) for t, lp in reversed(each["top"])}
+            None if each is None else {name(t): max(lp, LEAST) for t, lp in reversed(each["top"])}
             for each in told
         ],
         "text_offset": offsets,
