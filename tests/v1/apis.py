@@ -69,9 +69,11 @@ class Api:
 
 
 @contextlib.asynccontextmanager
-async def api(root: Path, script: Script | None = None, **env: str) -> AsyncIterator[Api]:
+async def api(
+    root: Path, script: Script | None = None, *, keep_alive_s: float = 10.0, **env: str
+) -> AsyncIterator[Api]:
     async with house(root, Machine(script=script), **env) as home:
-        app = App(Stopper(), clock=time.monotonic)
+        app = App(Stopper(), clock=time.monotonic, keep_alive_s=keep_alive_s)
         app.ready(home.service)
         made = Api(home, app)
         async with made.http:

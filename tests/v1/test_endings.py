@@ -64,6 +64,18 @@ def test_a_stop_string_is_never_seen(tmp_path: Path) -> None:
                 ]
                 assert "".join(said).startswith("The quick br")
                 assert "fox" not in "".join(said)
+            # one that comes to its own end: its words, and no token that is none
+            for_all = {"logprobs": True, "max_tokens": 50}
+            (whole,) = (await it.chat(**for_all))["choices"]
+            told = whole["logprobs"]["content"]
+            assert "".join(entry["token"] for entry in told) == whole["message"]["content"]
+            assert whole["finish_reason"] == "stop"
+            streamed = [
+                entry
+                for chunk in await it.chunks(**for_all)
+                for entry in (chunk["choices"][0]["logprobs"] or {"content": []})["content"]
+            ]
+            assert streamed == told
 
     run(work())
 

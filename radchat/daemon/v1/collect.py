@@ -204,7 +204,9 @@ class ChunkWire(wires.ChunkWire):
         elif event.name == "reasoning" and data["text"]:
             yield self._chunk(data["choice"], {"reasoning_content": data["text"]})
         elif event.name == "logprobs":
-            yield self._chunk(data["choice"], {}, logprobs=done.logprobs(data["logprobs"]))
+            told = done.logprobs(data["logprobs"])
+            if told is not None and told["content"]:
+                yield self._chunk(data["choice"], {}, logprobs=told)
         elif event.name == "call_part":
             call: dict[str, Any] = {"index": data["index"]}
             function = {"arguments": data["text"]}

@@ -25,7 +25,9 @@ def token_text(tokenizer: Tokenizer, token: int) -> str:
 
 
 def chat_shape(tokenizer: Tokenizer, told: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """``told``: ``{"id", "logprob", "top"}`` each, as ``generate`` tells them."""
+    """``told``: ``{"id", "logprob", "top"}`` each, as ``generate`` tells them. Control tokens, the
+    one that ends an answer first of all, are no words of it.
+    """
 
     def one(token: int, logprob: float) -> dict[str, Any]:
         raw = token_bytes(tokenizer, token)
@@ -41,6 +43,7 @@ def chat_shape(tokenizer: Tokenizer, told: Sequence[Mapping[str, Any]]) -> list[
             "top_logprobs": [one(token, logprob) for token, logprob in each["top"]],
         }
         for each in told
+        if each["id"] not in tokenizer.control_ids
     ]
 
 
