@@ -133,10 +133,8 @@ def show_lines(entry: ModelEntry, config: Config) -> list[str]:
 
 def _weights(entry: ModelEntry) -> list[str]:
     if entry.engine is not None:
-        about = entry.engine
-        return [
-            f"engine        {one_line(str(about['model']))}, {about['dialect']}, {about['url']}"
-        ]
+        told = ", ".join(str(entry.engine[name]) for name in ("model", "dialect", "url"))
+        return [f"engine        {one_line(told)}"]
     return [
         f"weights       from {one_line(entry.dtype_source)}, sha256 {entry.weights_sha256}",
         f"dtypes        {', '.join(entry.dtypes)}{_no_int4(entry)}",

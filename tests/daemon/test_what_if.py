@@ -442,7 +442,7 @@ def test_the_error_of_one_is_told_and_ends_no_other_and_that_of_all_is_the_comma
         async with house(tmp_path) as home:
             store = await home.stumbling()
             first = await home.say("hello", new_session=True)
-            store.before = stumble("append_ids", at=[5])
+            store.before = stumble("append_ids", at=[2])  # each of the three says something once
             events = await what_if(home, "one", "two", "three")
             (notice,) = named(events, "notice")
             assert notice["code"] == "failed"
