@@ -57,6 +57,11 @@ async def _parents(it: Api) -> None:
     system = [{"role": "system", "content": "x"}, *USER]
     error = (await it.chat(system, radchat={"parent": first["message"]}, status=400))["error"]
     assert error["param"] == "messages"
+    # a name that another session's id begins with is a name
+    begins = (first["session"][:num] for num in range(4, 32))
+    name = next(each for each in begins if not each.isdecimal())  # a number can be none
+    named = (await it.chat(radchat={"session": name}))["radchat"]
+    assert named["session"] != first["session"]
     bad = (await it.chat(radchat={"session": "a:b"}, status=400))["error"]
     assert "a:b" in bad["message"]
 

@@ -189,11 +189,15 @@ def _same(message: Message, given: Given) -> bool:
 
 
 def _session(store: Store, caller: Caller, ref: str) -> Session | None:
-    """By name or id, of this caller; the owner's are all."""
+    """By name or whole id, of this caller; the owner's are all. A name may be what another's id
+    begins with.
+    """
     for name in (_own_name(caller, ref), ref):
         try:
             found = store.find_session(name)
         except StoreNotFound:
+            continue
+        if name not in (found.name, found.id):
             continue
         if not caller.key or found.settings.get("key") == caller.key:
             return found
