@@ -196,13 +196,22 @@ def test_addresses_that_are_none(tmp_path: Path, path: str, method: str, status:
 
 def test_too_long_is_an_error_and_nothing_is_left_out(tmp_path: Path) -> None:
     async def work() -> None:
-        async with api(tmp_path) as it:
-            long = [{"role": "user", "content": "word " * 5000}]
-            error = (await it.chat(long, status=400))["error"]
-            assert error["code"] == "context_length_exceeded"
-            assert error["param"] == "messages"
-            clipped = await it.chat(max_tokens=100_000_000)
-            assert clipped["choices"][0]["finish_reason"] in ("length", "stop")
+        async with api(tmp_path, RADCHAT_KV_DEVICE="512tok") as it:
+            one = (await it.chat(max_tokens=1))["usage"]
+            assert one["completion_tokens"] == 1
+            usual = one["prompt_tokens"] - len("hello")
+            for text in ("word " * 5000, "x" * (513 - usual), "x" * (512 - usual)):
+                long = [{"role": "user", "content": text}]
+                for asked in ({}, {"stream": True}):
+                    error = (await it.chat(long, status=400, **asked))["error"]
+                    assert error["code"] == "context_length_exceeded"
+                    assert error["param"] == "messages"
+            last = await it.chat([{"role": "user", "content": "x" * (511 - usual)}])
+            assert last["usage"]["total_tokens"] == 512
+            for most in (None, 100_000_000):  # to the end of the context
+                clipped = await it.chat(max_tokens=most)
+                assert clipped["choices"][0]["finish_reason"] == "length"
+                assert clipped["usage"]["total_tokens"] == 512
 
     run(work())
 
