@@ -13,10 +13,10 @@ from starlette.types import Send
 from radchat.daemon.app import App
 from radchat.daemon.outgoing import Wire
 from radchat.daemon.service import Service
-from radchat.daemon.v1 import placing
+from radchat.daemon.v1 import placing, wires
 from radchat.daemon.v1.bodies import ChatBody, NamedTool
 from radchat.daemon.v1.caller import Caller, caller_of
-from radchat.daemon.v1.collect import ChunkWire, Completion, WholeWire
+from radchat.daemon.v1.collect import ChunkWire, Completion
 from radchat.daemon.v1.gate import Answering, CarefulRoute, service_of
 from radchat.daemon.v1.messages import digests, given, tools_of
 from radchat.daemon.v1.named import model_of
@@ -94,7 +94,7 @@ def _answering(
 
     def make_wire(send: Send) -> Wire:
         if not body.stream:
-            return WholeWire(send, completion)
+            return wires.WholeWire(send, completion)
         include = bool(body.stream_options and body.stream_options.include_usage)
         return ChunkWire(send, completion, include_usage=include)
 

@@ -6,10 +6,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from radchat.daemon.outgoing import json_answer
 from radchat.daemon.v1 import wires
 from radchat.daemon.v1.logprobs import chat_shape
-from radchat.errors import Busy
 from radchat.protocol import Event
 
 if TYPE_CHECKING:
@@ -162,22 +160,6 @@ class Completion:
             "usage": None if self.usage is None else usage_json(self.usage),
             **({"radchat": told} if told else {}),
         }
-
-
-class WholeWire(wires.WholeWire):
-    def __init__(self, send: Send, completion: Completion) -> None:
-        super().__init__(send)
-        self._completion = completion
-
-    async def events(self, events: Sequence[Event]) -> None:
-        for event in events:
-            self._completion.hear(event)
-
-    async def end(self) -> None:
-        if not self._completion.answers:
-            await self.error(Busy("it was cancelled before it began"))
-            return
-        await self.respond(json_answer(self._completion.whole()))
 
 
 class ChunkWire(wires.ChunkWire):

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from radchat.daemon.outgoing import Wire, json_answer
+from radchat.daemon.outgoing import Wire
 from radchat.daemon.v1 import wires
 from radchat.daemon.v1.collect import usage_json
 from radchat.daemon.v1.completion_bodies import CompletionBody
@@ -126,19 +126,6 @@ class Completion:
         return {**self.head, "choices": choices, "usage": self.usage()}
 
 
-class WholeWire(wires.WholeWire):
-    def __init__(self, send: Send, completion: Completion) -> None:
-        super().__init__(send)
-        self._completion = completion
-
-    async def events(self, events: Sequence[Event]) -> None:
-        for event in events:
-            self._completion.hear(event)
-
-    async def end(self) -> None:
-        await self.respond(json_answer(self._completion.whole()))
-
-
 class ChunkWire(wires.ChunkWire):
     def __init__(self, send: Send, completion: Completion, *, include_usage: bool) -> None:
         super().__init__(send)
@@ -196,7 +183,7 @@ def wire_of(completion: Completion) -> MakeWire:
 
     def make(send: Send) -> Wire:
         if not body.stream:
-            return WholeWire(send, completion)
+            return wires.WholeWire(send, completion)
         include = bool(body.stream_options and body.stream_options.include_usage)
         return ChunkWire(send, completion, include_usage=include)
 

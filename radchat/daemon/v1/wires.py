@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from starlette.responses import Response
 
+from radchat.daemon.outgoing import json_answer
 from radchat.daemon.v1.errors import answer, error_json
 from radchat.errors import RadchatError
 from radchat.protocol import Event
@@ -25,20 +26,34 @@ async def respond(response: Response, send: Send) -> None:
     await response({"type": "http", "method": "POST"}, receive, send)
 
 
+class Collecting(Protocol):
+    """Hears the events of one answer, and is the whole of it in the end."""
+
+    def hear(self, event: Event) -> None: ...
+    def whole(self) -> dict[str, Any]: ...
+
+
 class WholeWire:
     """One JSON answer, when all has come."""
 
-    def __init__(self, send: Send) -> None:
-        self._send = send
+    def __init__(self, send: Send, answer: Collecting) -> None:
+        self._send, self._answer = send, answer
         self.started = False
+
+    async def events(self, events: Sequence[Event]) -> None:
+        for event in events:
+            self._answer.hear(event)
 
     async def comment(self) -> None:
         """Nothing can be said before the status."""
 
-    async def error(self, error: RadchatError) -> None:
-        await self.respond(answer(error))
+    async def end(self) -> None:
+        await self._respond(json_answer(self._answer.whole()))
 
-    async def respond(self, response: Response) -> None:
+    async def error(self, error: RadchatError) -> None:
+        await self._respond(answer(error))
+
+    async def _respond(self, response: Response) -> None:
         self.started = True
         await respond(response, self._send)
 
