@@ -367,6 +367,14 @@ def test_another_keys_conversations_are_not_found(tmp_path: Path) -> None:
             assert again.json()["radchat"]["session"] == theirs["session"]
             owner = await ask(http, radchat={"session": theirs["session"]})
             assert owner.status_code == 200
+            # in passing too, though both tell the same words
+            told = (await ask(http)).json()
+            messages = [*USER, told["choices"][0]["message"], *USER]
+            for client in (http, other):
+                assert (await ask(client, messages=messages)).status_code == 200
+            passing = {"parent": told["radchat"]["message"]}
+            assert (await ask(http, radchat=passing)).status_code == 200
+            assert (await ask(other, radchat=passing)).status_code == 404
             # counts tell of everybody
             assert (await other.get("/metrics")).status_code == 403
             assert (await http.get("/metrics")).status_code == 200
