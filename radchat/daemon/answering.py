@@ -44,9 +44,10 @@ from radchat.daemon.together import Together
 from radchat.daemon.what_if import USUAL, is_many, naming, plans_of
 from radchat.daemon.worker import Worker
 from radchat.engine.request import Ids, Request, Span, Tiers
-from radchat.errors import ContextOverflow, InvalidInput, context_overflow
+from radchat.errors import ContextOverflow, InvalidInput, NotFound, context_overflow
 from radchat.models.registry import ModelEntry
 from radchat.protocol import Event
+from radchat_sessions.errors import Ambiguous
 from radchat_sessions.kv_store import KVFolder
 from radchat_sessions.store import Store
 
@@ -152,10 +153,15 @@ class Answer:
 
     def _find(self) -> str | None:
         """Which session is meant, once and for all; the model it talks with."""
-        self._store, ask = located(self._desk, self.ask)
-        if ask.new_session:
-            return None
-        session = find_session(self._store, ask.session, ask.where)
+        try:
+            self._store, ask = located(self._desk, self.ask)
+            if ask.new_session:
+                return None
+            session = find_session(self._store, ask.session, ask.where)
+        except Ambiguous as error:
+            if self.ask.key:  # what it might mean may be another's
+                raise NotFound(f"no session {self.ask.session}") from error
+            raise
         require_key(session, ask)
         self.ask = replace(ask, session=session.id)
         return session.model

@@ -116,6 +116,8 @@ class Generate:
             raise InvalidInput("continue goes on with one answer: n must be 1", field="n")
         if self.kind == "continue" and self.grammar is not None:
             raise UsageError("continue goes on under the grammar that the answer has, if any")
+        if self.key and any(":" in ref for ref in (self.at, self.ref) if ref is not None):
+            raise InvalidInput("a REF with a key stays in its session: no SESSION:REF", field="at")
         if not self.named and (self.kind in ("continue", "what-if") or self.branch is not None):
             raise UsageError("answers without branches are to something that is said, or retried")
         if self.kind == "what-if":

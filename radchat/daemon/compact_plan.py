@@ -16,7 +16,7 @@ from radchat.daemon.arguments import ChatHead
 from radchat.daemon.filling import next_prompt
 from radchat.daemon.finding import Place
 from radchat.daemon.past import Past, turn
-from radchat.daemon.tools import settings_of
+from radchat.daemon.tools import open_calls, settings_of
 from radchat.engine.conversation import Settings, Turn
 from radchat.engine.request import Ids
 from radchat.errors import ContextOverflow, InvalidInput, context_overflow
@@ -108,6 +108,13 @@ def make_plan(store: Store, place: Place, ask: Compact, loaded: Loaded) -> Plan:
         for i, message in enumerate(path)
         if message.role == "assistant" and (i + 1 == len(path) or path[i + 1].role == "user")
     ]
+    if open_calls(path):  # they stay open: whoever has their results goes on from them
+        ends = [end for end in ends if end < len(path)]
+        if not ends:
+            raise InvalidInput(
+                "the calls of the last answer have no results yet, and there is no turn before "
+                "it: nothing to compact"
+            )
     if not ends:
         raise InvalidInput("there is no answer on this path yet: nothing to compact")
     asked = Turn("user", request)

@@ -20,6 +20,7 @@ from radchat.daemon import options, telling
 from radchat.daemon.compact_plan import Compact, Plan, make_plan
 from radchat.daemon.finding import find_session, find_store, is_stored, moved, stands
 from radchat.daemon.reuse import about_s
+from radchat.daemon.tools import open_calls
 from radchat.engine.request import Finished, FinishReason, Progress, Request, Tokens
 from radchat.errors import InvalidInput, RadchatError
 from radchat.protocol import Event
@@ -90,7 +91,9 @@ class Compaction:
         parts = [cost]
         if any(message.role == "assistant" for message in plan.path[plan.read :]):
             left = len(plan.path) - plan.read
-            parts.append(f"the last {left} messages leave no room for it: they stay as they are")
+            is_open = bool(open_calls(plan.path))
+            why = "have calls without results" if is_open else "leave no room for it"
+            parts.append(f"the last {left} messages {why}: they stay as they are")
         if plan.is_cut:
             parts.append("the end of the last answer leaves no room for it and is not read")
         body = {"text": "; ".join(parts), "code": "compact", "tokens": len(plan.ids)}

@@ -21,6 +21,7 @@ from radchat.daemon.grammar_asked import GrammarAsked
 from radchat.daemon.past import Past
 from radchat.daemon.prepared import Prepared, new_prompt, prepare
 from radchat.daemon.searches import MOST_GOING, Search
+from radchat.daemon.tools import results_after
 from radchat.daemon.turns import Plan
 from radchat.engine.request import MAX_CHOICES, Ids, SamplingParams
 from radchat.errors import InvalidInput, context_overflow
@@ -147,9 +148,9 @@ def prepared(
     search.require(at)
     said = NewMessage.of("user", text)
     new = NewMessage(said.role, said.parts, extra or {})
-    first = search.first_words() if at is None else ()
-    plan = Plan(search.place, at, (*first, new), branch="", expected=None)
     past, limit = search.past(at), search.limit
+    first = search.first_words() if at is None else results_after(past.path, ()).messages
+    plan = Plan(search.place, at, (*first, new), branch="", expected=None)
     made = prepare(search.store, plan, search.loaded, search.switches, limit, past)
     if made.opens_reasoning and not thinks:
         made = _unreasoned(search.loaded, made, past)

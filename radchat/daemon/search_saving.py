@@ -37,8 +37,9 @@ def save(
     """
     store, plan, request = search.store, asked.prepared.plan, asked.request
     parent, new = plan.parent, plan.new
-    if parent is None and len(new) > 1 and search.at is not None:
-        parent, new = search.at, new[-1:]  # what is said first has been said meanwhile
+    before = search.at if parent is None else search.answered.get(parent)
+    if len(new) > 1 and before is not None:
+        parent, new = before, new[-1:]  # what is said first has been said meanwhile
     with store.as_one():
         begun = store.begin(
             search.session,
@@ -59,7 +60,10 @@ def save(
             if names is not None:
                 store.add_label(search.session, choice.id, names[index], kind="score")
     if len(begun.messages) > 1:
-        search.at = begun.messages[0]
+        if plan.parent is None:
+            search.at = begun.messages[-2]
+        else:
+            search.answered[plan.parent] = begun.messages[-2]
     try:
         search.used(new[-1].extra)
     except StoreError:  # it is stored: its session may be without a name

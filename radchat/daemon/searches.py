@@ -154,6 +154,7 @@ class Search:
         self._is_used = False
         self._pasts: OrderedDict[str, Past] = OrderedDict()
         self._known: set[str] = set()  # messages of the session
+        self.answered: dict[str, str] = {}  # of messages with open calls: the last result after it
 
     @property
     def session(self) -> str:

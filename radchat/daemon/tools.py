@@ -177,15 +177,27 @@ def results_after(path: Sequence[Message], given: Sequence[Result]) -> Answered:
 
 
 def answered_by(path: Sequence[Message], messages: Sequence[NewMessage]) -> Answered:
-    """``messages`` behind a path, with made-up results where its open calls get none of them."""
-    told = set()
+    """``messages`` behind a path, with made-up results where calls, of the path or among them, get
+    none before something else is said.
+    """
+    told: list[NewMessage] = []
+    made_up: list[str] = []
+    waiting = open_calls(path)
     for message in messages:
-        if message.role != "tool":
-            break
-        told.add(result_of(message.parts)[1])
-    left = [call for call in open_calls(path) if call.id not in told]
-    made_up = [result_message(call, INTERRUPTED, "interrupted") for call in left]
-    return Answered((*made_up, *messages), tuple(call.name for call in left))
+        if message.role == "tool":
+            answered = result_of(message.parts)[1]
+            waiting = [call for call in waiting if call.id != answered]
+        else:
+            told += _made_up(waiting)
+            made_up += [call.name for call in waiting]
+            waiting = [*calls_in(message.parts)] if message.role == "assistant" else []
+        told.append(message)
+    made_up += [call.name for call in waiting]
+    return Answered((*told, *_made_up(waiting)), tuple(made_up))
+
+
+def _made_up(calls: Sequence[ToolCall]) -> list[NewMessage]:
+    return [result_message(call, INTERRUPTED, "interrupted") for call in calls]
 
 
 # -- in one line -----------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from radchat.daemon.tools import calls_in
 from radchat.errors import InvalidInput, UsageError
 from radchat_sessions.messages import Message
 from tests import histories
+from tests.daemon.searching import search
 from tests.daemon.services import WHERE, House, Machine, house, named, run
 from tests.scripted import Turns
 
@@ -304,5 +305,47 @@ def test_calls_can_be_wanted_or_not(tmp_path: Path) -> None:
             assert none["calls"] == []
             needed = of(await home.say("hello", tools=TOOLS, options=ROOM, tool_choice="required"))
             assert needed["calls"] or needed["finish_reason"] == "length", "words alone do not end"
+
+    run(main())
+
+
+def test_a_search_at_open_calls_asks_after_results_that_it_makes_up_once(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path, Machine(script=shell)) as home:
+            first = of(await home.say("go", **BEGUN))
+            async with search(home, new_session=False) as it:
+                for text in ("so?", "and so?"):
+                    await it.ask(text)
+                stored = await it.stored()
+            below = [m for m in stored if m.role == "tool"]
+            assert [m.parts[0]["status"] for m in below] == ["interrupted", "interrupted"]
+            asked = [m for m in stored if m.role == "user" and "so?" in m.text]
+            assert [m.parent for m in asked] == [below[-1].id] * 2
+            for each in stored:
+                way = await home.on_desk(lambda store: store.path(each.id))  # noqa: B023
+                assert histories.problems(way) == [] or way[-1].role in ("assistant", "tool")
+            later = of(
+                await home.say(tools=TOOLS, options=ROOM, results=results(first, "one", "two"))
+            )
+            assert later["calls"], "the calls are open where the search left them"
+
+    run(main())
+
+
+def test_compact_leaves_open_calls_open(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path, Machine(script=shell)) as home:
+            await home.say("Tell me. " * 60, **BEGUN)
+            first = of(await home.say("go", tools=TOOLS, options=ROOM))
+            events = [event async for event in home.service.compact(WHERE)]
+            assert events[-1].name == "done"
+            way = await path(home)
+            assert [m.role for m in way] == ["user", "assistant", "user", "assistant"]
+            assert [c.id for c in calls_in(way[-1].parts)] == [c["id"] for c in first["calls"]]
+            given = results(first, "one", "two")
+            assert of(await home.say(tools=TOOLS, options=ROOM, results=given))["calls"]
+            await home.say("go", **BEGUN)
+            with pytest.raises(InvalidInput, match="no results yet, and there is no turn before"):
+                _ = [event async for event in home.service.compact(WHERE)]
 
     run(main())

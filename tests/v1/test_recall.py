@@ -8,6 +8,7 @@ from typing import Any
 from radchat.daemon.v1.recall import IDLE_S, MOST, Recall, Told
 from radchat.protocol import Where
 from tests.daemon.services import run
+from tests.scripted import Turns
 from tests.v1.apis import USER, Api, api
 
 OWNER: Where = {"terminal": "t", "folder": "/"}
@@ -86,5 +87,28 @@ def test_a_conversation_in_passing_can_be_forked_by_its_answers_too(tmp_path: Pa
             cached = whole["usage"]["prompt_tokens_details"]["cached_tokens"]
             assert cached == whole["usage"]["prompt_tokens"] - 1
             assert (await it.home.service.sessions_list(OWNER))["sessions"] == []
+
+    run(work())
+
+
+def test_calls_that_a_client_names_itself_have_the_results_it_tells(tmp_path: Path) -> None:
+    call = '<tool_call>\n{"name": "list", "arguments": {}}\n</tool_call>'
+
+    def calls(turns: Turns) -> dict[str, float]:
+        return {call if turns[-1][0] == "user" else f"told {len(turns)}": 1.0}
+
+    nothing = {"type": "object", "properties": {}, "additionalProperties": False}
+    tools = [{"type": "function", "function": {"name": "list", "parameters": nothing}}]
+
+    async def work() -> None:
+        async with api(tmp_path, calls) as it:
+            said = [{"role": "user", "content": "go"}]
+            first = await it.chat(said, tools=tools, max_tokens=200)
+            asked = first["choices"][0]["message"]
+            asked["tool_calls"][0]["id"] = "my-own"
+            result = {"role": "tool", "tool_call_id": "my-own", "content": "here"}
+            told = await it.chat([*said, asked, result], tools=tools, max_tokens=200)
+            assert told["choices"][0]["message"]["content"] == "told 3"
+            assert "notices" not in told["radchat"]
 
     run(work())

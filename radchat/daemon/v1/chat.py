@@ -79,10 +79,7 @@ def _answering(
     def answered(message: Mapping[str, Any]) -> None:
         if passing is not None and message["message"] is not None:
             parts = [text_part(str(message["text"]))]
-            calls = [
-                {"type": "tool_call", "call": {**call, "id": ""}}
-                for call in message.get("calls") or ()
-            ]
+            calls = [{"type": "tool_call", "call": call} for call in message.get("calls") or ()]
             said = {"role": "assistant", "parts": [*parts, *calls]}
             passing.remember(digests([said], place.digest)[0], message)
 

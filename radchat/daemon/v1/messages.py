@@ -122,7 +122,8 @@ def _real(digits: str) -> float:
 
 def digests(messages: Iterable[Mapping[str, Any]], start: str = "") -> list[str]:
     """One a message, of it and all before it: who says what, and calls what. What a model has
-    thought is left out, as clients send it back or don't.
+    thought is left out, as clients send it back or don't. Calls count with their ids: results name
+    them.
     """
     found, before = [], start
     for message in messages:
@@ -130,7 +131,7 @@ def digests(messages: Iterable[Mapping[str, Any]], start: str = "") -> list[str]
         text = text_of(parts)
         if message["role"] == "assistant":
             text = text.strip()  # clients do
-        calls = [[call.name, dict(call.arguments)] for call in calls_in(parts)]
+        calls = [[call.id, call.name, dict(call.arguments)] for call in calls_in(parts)]
         answers = result_of(parts)[1] if message["role"] == "tool" else None
         line = json.dumps([before, message["role"], text, calls, answers], sort_keys=True)
         before = blake2b(line.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
