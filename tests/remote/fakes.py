@@ -30,13 +30,17 @@ class Faults:
     garbage: bool = False
     tells_cached: bool = True
     stall: threading.Event | None = None  # after the first piece, until it is set
+    stall_at: int = 1
+    adds_to_ids: int = 0
 
 
 class Fake:
     """One server. ``make``: sglang, vllm, llamacpp or openai."""
 
-    def __init__(self, make: str, folder: Path, *, increments: bool = False) -> None:
-        self.make, self.increments = make, increments
+    def __init__(
+        self, make: str, folder: Path, *, increments: bool = False, says: str = SAYS
+    ) -> None:
+        self.make, self.increments, self.says = make, increments, says
         self.tokenizer = Tokenizer(folder)
         self.faults = Faults()
         self.asked: list[dict[str, Any]] = []
@@ -133,17 +137,16 @@ class _Handler(BaseHTTPRequestHandler):
         ids = prompt if isinstance(prompt, list) else list(fake.tokenizer.encode_text(prompt))
         cached = fake.cached(ids)
         sampling = body.get("sampling_params") or body
-        most = next(
-            sampling[k] for k in ("max_new_tokens", "n_predict", "max_tokens") if k in sampling
-        )
-        whole = list(fake.tokenizer.encode_text(SAYS))
+        named = ("max_new_tokens", "n_predict", "max_tokens")
+        most = next((sampling[k] for k in named if k in sampling), 1000)
+        whole = list(fake.tokenizer.encode_text(fake.says))
         said = whole[:most]
         fake.seen.append([*ids, *said])
         cut = fake.faults.cut_after.pop(0) if fake.faults.cut_after else None
         for place, token in enumerate(said):
             if cut is not None and place == cut:
                 return
-            if place == 1 and fake.faults.stall is not None:
+            if place == fake.faults.stall_at and fake.faults.stall is not None:
                 while not fake.faults.stall.wait(0.05):
                     self.wfile.write(b": waiting\n\n")  # a client that is gone is seen by this
                     self.wfile.flush()
@@ -167,9 +170,11 @@ class _Handler(BaseHTTPRequestHandler):
         self, said: list[int], num: int, token: int | None, reason: str | None, n: int, cached: int
     ) -> None:
         fake = self.server_is
-        new = [] if token is None else [token]
+        new = [] if token is None else [token + fake.faults.adds_to_ids]
         told = cached if fake.faults.tells_cached else None
-        text = fake.tokenizer.decode(new)
+        before = fake.tokenizer.decode(said[:num]).rstrip("\ufffd")
+        text = fake.tokenizer.decode(said[: num + 1])[len(before) :]
+        is_within = text.endswith("\ufffd")  # of a character: text can't be told yet
         if fake.make == "sglang":
             count = num + len(new)
             about = {
@@ -182,12 +187,17 @@ class _Handler(BaseHTTPRequestHandler):
             self._data({"text": text, "output_ids": ids, "meta_info": about})
         elif fake.make == "llamacpp":
             body: dict[str, Any] = {"content": text, "tokens": new, "stop": reason is not None}
+            body["timings"] = {"predicted_n": num + len(new)}
+            if told is not None:
+                body["timings"]["cache_n"] = told
+            if is_within:  # nor are its first ids, ever
+                return
             if reason is not None:
                 body["stop_type"] = "limit" if reason == "length" else "eos"
-                body["timings"] = {} if told is None else {"cache_n": told}
             self._data(body)
         else:
             choice: dict[str, Any] = {"index": 0, "finish_reason": reason}
+            text = "" if is_within else text
             if self.path.endswith("/chat/completions"):
                 choice["delta"] = {"content": text}
             else:

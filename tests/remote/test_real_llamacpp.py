@@ -132,3 +132,14 @@ def test_several_at_once_and_one_that_is_cancelled(it: Real) -> None:
     assert len(texts) == 1  # greedy: the seed changes nothing
     assert isinstance(it.submit("x", GREEDY), str)
     it.hear()
+
+
+def test_characters_of_several_tokens_are_whole(it: Real) -> None:
+    """It never tells their first ids: their words are encoded here."""
+    compiled: Any = _Compiled("choices", '["a😀é漢 ok 😀😀"]')
+    ends = frozenset(it.tokenizer.control.values())
+    most = SamplingParams(temperature=0.0, max_tokens=60, stop_ids=ends)
+    text, ids, end = said(it.ask("Emoji: ", most, grammar=compiled))
+    assert text == "a😀é漢 ok 😀😀"
+    assert it.tokenizer.decode(ids[:-1]) == text
+    assert end.stopped

@@ -62,7 +62,7 @@ class Talk:
             events.extend(self.engine.step())
             return sum(isinstance(event, Finished) for event in events) >= num
 
-        wait_for(all_ended)
+        wait_for(all_ended, 60)
         assert self.engine.stats()["running"] == 0
         return events
 
@@ -164,6 +164,65 @@ def test_what_is_cancelled_ends_there_too(folder: Path, make: str) -> None:
         wait_for(lambda: fake.running == 0)
         assert fake.gone == 1
         assert not it.engine.abort(name)
+
+
+@pytest.mark.parametrize("make", MAKES)
+def test_characters_of_several_ids_are_whole(folder: Path, make: str) -> None:
+    says = "é😀漢, and 😀😀 then"
+    with talk(make, folder, says=says) as (fake, it):
+        whole = it.ids(says)
+        assert len(whole) > len(says)
+        text, ids, _ = said(it.ask("tell me"))
+        assert text == says
+        assert ids == list(whole) or make == "openai"
+        text, ids, end = said(it.ask("tell me", SamplingParams(stop=("漢",))))
+        assert (text, end.reason) == ("é😀", FinishReason.STOP)
+        assert it.tokenizer.decode(ids) in ("é😀", "é😀\ufffd")
+        wait_for(lambda: fake.running == 0)
+
+
+def test_what_is_cancelled_before_it_began_ends_too(folder: Path) -> None:
+    with talk("vllm", folder) as (_, it):
+        for _ in range(20):
+            assert it.engine.abort(it.submit("tell me", n=2))
+            events = it.hear(2)
+            assert {e.reason for e in events if isinstance(e, Finished)} == {FinishReason.ABORT}
+            assert sum(e.last for e in events if isinstance(e, Finished)) == 1
+
+
+@pytest.mark.parametrize("make", ["sglang", "vllm", "llamacpp"])
+def test_a_server_that_does_not_know_of_the_end_is_left(folder: Path, make: str) -> None:
+    with talk(make, folder) as (fake, it):
+        whole = it.ids(SAYS)
+        num = next(n for n in range(len(whole)) if "is" in it.tokenizer.decode(whole[:n]))
+        fake.faults.stall, fake.faults.stall_at = threading.Event(), num
+        stops = SamplingParams(stop=("is",))
+        text, _, end = said(it.ask("tell me", stops))
+        assert (text, end.reason) == ("the fox ", FinishReason.STOP)
+        wait_for(lambda: fake.running == 0)  # though it was never let go on
+        assert (end.usage.remote is None) == (make == "vllm")  # it tells that last
+
+
+def test_ids_of_another_vocabulary_are_refused_by_name(folder: Path) -> None:
+    with talk("vllm", folder) as (fake, it):
+        fake.faults.adds_to_ids = it.tokenizer.vocab_size
+        _, ids, end = said(it.ask("tell me"))
+        assert (end.reason, ids) == (FinishReason.ERROR, [])
+        assert "its model is another one" in str(end.error)
+
+
+def test_a_text_server_is_not_sent_what_its_route_does_not_know(folder: Path) -> None:
+    with talk("openai", folder) as (fake, it):
+        messages = [{"role": "user", "content": "hello"}]
+        it.ask("hello", SamplingParams(top_k=5), messages=messages)
+        assert "max_tokens" not in fake.asked[-1]  # what its template adds is not known here
+        assert "top_k" not in fake.asked[-1]
+        it.ask("hello", SamplingParams(max_tokens=7), messages=messages)
+        assert fake.asked[-1]["max_tokens"] == 7
+        told = it.engine.remarks(Request("r", it.ids("a"), SamplingParams(top_k=5)))
+        assert any("top_k" in each for each in told)
+        with pytest.raises(InvalidInput, match="bias"):
+            it.submit("hello", SamplingParams(logit_bias={5: 1.0}))
 
 
 def test_it_is_asked_again_before_the_first_token_and_never_after(folder: Path) -> None:

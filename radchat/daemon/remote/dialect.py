@@ -56,13 +56,17 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What one event says: new ids, or new text where the server speaks no ids."""
+    """What one event says: new ids, or new text where the server speaks no ids.
+
+    ``missing``: so many ids before these were not told; ``text`` has their words too.
+    """
 
     ids: Sequence[int] = ()
     text: str = ""
     finish: Finish | None = None
     cached: int | None = None  # tokens of the prompt; None: not told in this event
     logprobs: Sequence[TokenLogprob] = field(default=())
+    missing: int = 0
 
 
 class Reading(Protocol):

@@ -8,17 +8,16 @@ come; before that a server that is busy, or not there yet, is tried a few times.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import threading
-from array import array
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import AsyncGenerator, Callable, Sequence
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from radchat.daemon.remote.dialect import Asked, Dialect, Piece, Served
-from radchat.engine.detokenize import StopChecker
+from radchat.daemon.remote.said import Said
+from radchat.daemon.remote.stream import Lost, events, message, refusal
 from radchat.engine.prefix_cache import PrefixCache
 from radchat.engine.request import (
     Event,
@@ -30,7 +29,6 @@ from radchat.engine.request import (
     Tokens,
     Usage,
 )
-from radchat.engine.words import Words
 from radchat.errors import InvalidInput, RadchatError, Unreachable, context_overflow
 
 if TYPE_CHECKING:
@@ -48,18 +46,8 @@ LONGEST_PAUSE_S = 20.0  # that a server may ask for
 CONNECT_S = 10.0
 FIRST_S = 600.0  # to the first event: a long prompt, a queue
 BETWEEN_S = 120.0
-LAST_S = 2.0  # for what a server says after an answer's end, its counts
-MAX_LINE = 16 * 1024 * 1024  # bytes of one event
+LAST_S = 2.0  # in all, for what a server says after an answer's end: its counts
 MAX_STREAMS = 64
-AGAIN = frozenset((429, 502, 503, 504))
-
-
-class _Lost(Exception):
-    """May be tried again, where nothing has come yet. ``after_s``: what the server asks for."""
-
-    def __init__(self, text: str, after_s: float | None = None) -> None:
-        super().__init__(text)
-        self.after_s = after_s
 
 
 class RemoteEngine:
@@ -87,12 +75,12 @@ class RemoteEngine:
         self.cache = PrefixCache(2, 16)  # nothing of it is here
         self._tokenizer, self._wake, self._key, self._pause_s = tokenizer, wake, key, pause_s
         self._events: SimpleQueue[Event] = SimpleQueue()
-        self._running: dict[str, dict[int, Future[None]]] = {}
+        self._running: dict[str, dict[int, asyncio.Task[FinishReason] | None]] = {}
         self._lock = threading.Lock()
         self._counts = dict.fromkeys(
             ("requests", "input_tokens", "cached_tokens", "output_tokens", "tries"), 0
         )
-        self._told = False
+        self._told: set[str] = set()
         self._loop = asyncio.new_event_loop()
         self._client: httpx2.AsyncClient | None = None
         self._thread = threading.Thread(target=self._run, name="remote", daemon=True)
@@ -108,21 +96,18 @@ class RemoteEngine:
         self._counts["requests"] += 1
         self._counts["input_tokens"] += len(request.ids)
         if request.fill != "answer":  # there is nothing to have ready, and nothing to load
-            self._put(self._finished(request, 0, FinishReason.STOP, Said(self, request)))
+            self._put(self._finished(request, 0, FinishReason.STOP, self._said(request)))
             return
         with self._lock:
-            self._running[request.id] = {}
-            for index in range(request.n):
-                work = self._answer(request, index)
-                future = asyncio.run_coroutine_threadsafe(work, self._loop)
-                self._running[request.id][index] = future
+            self._running[request.id] = dict.fromkeys(range(request.n))
+        self._loop.call_soon_threadsafe(self._start, request)
 
     def abort(self, request_id: str, choice: int | None = None) -> bool:
         with self._lock:
-            found = dict(self._running.get(request_id) or {})
-        mine = [each for index, each in found.items() if choice in (None, index)]
-        for each in mine:
-            each.cancel()
+            found = list(self._running.get(request_id) or ())
+        mine = [index for index in found if choice in (None, index)]
+        if mine:
+            self._loop.call_soon_threadsafe(self._cancel, request_id, mine)
         return bool(mine)
 
     def step(self) -> list[Event]:
@@ -172,25 +157,21 @@ class RemoteEngine:
 
     def remarks(self, request: Request) -> list[str]:
         """What is to be said of a request before it is made: of each thing once."""
-        if self._told:
-            return []
-        told = []
+        url, params, told = self.served.url, request.params, []
         if not self.dialect.takes_ids:
             told.append(
-                f"{self.served.url} takes text, not token ids: what it reads may differ from what "
-                "is kept here, and its cache finds less again"
+                f"{url} takes text, not token ids: what it reads may differ from what is kept "
+                "here, and its cache finds less again"
             )
-        if (
-            request.grammar is not None
-            and request.grammar.grammar.kind == "tools"
-            and not self._told
-        ):
-            told.append(
-                f"{self.served.url} is not held to the form of tool calls: they are read as they "
-                "come"
-            )
-        self._told = bool(told)
-        return told
+            if params.top_k or params.min_p or params.repetition_penalty != 1.0:
+                told.append(
+                    f"{url} is not sent top_k, min_p, repetition_penalty: no text server is"
+                )
+        if request.grammar is not None and request.grammar.grammar.kind == "tools":
+            told.append(f"{url} is not held to the form of tool calls: they are read as they come")
+        new = [each for each in told if each not in self._told]
+        self._told.update(new)
+        return new
 
     def pin(self, name: str, ids: Ids) -> None:  # noqa: ARG002
         raise InvalidInput(self.not_here)
@@ -255,6 +236,7 @@ class RemoteEngine:
         try:
             self._loop.run_forever()
         finally:
+            self._loop.run_until_complete(asyncio.sleep(0))  # what was handed in has a task
             tasks = asyncio.all_tasks(self._loop)
             for task in tasks:
                 task.cancel()
@@ -268,28 +250,42 @@ class RemoteEngine:
             self._events.put(event)
         self._wake()
 
-    async def _answer(self, request: Request, index: int) -> None:
-        said = Said(self, request)
+    def _start(self, request: Request) -> None:
+        tasks = self._running[request.id]
+        for index in range(request.n):
+            said = self._said(request)
+            task = self._loop.create_task(self._hear(request, index, said))
+            task.add_done_callback(partial(self._end, request, index, said))
+            tasks[index] = task
+
+    def _cancel(self, request_id: str, choices: Sequence[int]) -> None:
+        """Behind ``_start``, so that each has a task; one that never ran ends like any other."""
+        tasks = self._running.get(request_id) or {}
+        for task in [tasks.get(index) for index in choices]:
+            if task is not None:
+                task.cancel()
+
+    def _end(
+        self, request: Request, index: int, said: Said, task: asyncio.Task[FinishReason]
+    ) -> None:
         reason, error = FinishReason.ABORT, None
-        try:
-            reason = await self._hear(request, index, said)
-        except asyncio.CancelledError:
-            pass
-        except Exception as failure:
+        failure = None if task.cancelled() else task.exception()
+        if failure is not None:
             reason, error = FinishReason.ERROR, str(failure)
             if not isinstance(failure, RadchatError):
-                log.exception("%s failed", self.served.url)
+                log.error("%s failed", self.served.url, exc_info=failure)
                 error = f"{self.served.url} failed: {type(failure).__name__}"
-        finally:
-            with self._lock:
-                going = self._running[request.id]
-                del going[index]
-                is_last = not going
-                if is_last:
-                    del self._running[request.id]
-            self._counts["output_tokens"] += len(said.ids)
-            self._counts["cached_tokens"] += said.cached or 0
-            self._put(self._finished(request, index, reason, said, error, is_last=is_last))
+        elif not task.cancelled():
+            reason = task.result()
+        with self._lock:
+            going = self._running[request.id]
+            del going[index]
+            is_last = not going
+            if is_last:
+                del self._running[request.id]
+        self._counts["output_tokens"] += len(said.ids)
+        self._counts["cached_tokens"] += said.cached or 0
+        self._put(self._finished(request, index, reason, said, error, is_last=is_last))
 
     async def _hear(self, request: Request, index: int, said: Said) -> FinishReason:
         asked = self._asked(request, index)
@@ -299,8 +295,8 @@ class RemoteEngine:
                 await self._read(request, index, said, self._pieces(asked))
                 if said.reason is not None:
                     return said.reason
-                raise _Lost("it ended in the midst of the answer")  # noqa: TRY301
-            except _Lost as lost:
+                raise Lost("it ended in the midst of the answer")  # noqa: TRY301
+            except Lost as lost:
                 if said.ids or number == TRIES - 1:
                     kept = " (what came of the answer is kept)" if said.ids else ""
                     raise Unreachable(
@@ -317,24 +313,29 @@ class RemoteEngine:
     async def _read(
         self, request: Request, index: int, said: Said, pieces: AsyncGenerator[Piece]
     ) -> None:
-        """Up to the end of the stream, for a server tells its counts last; but it is not waited
-        for long when the answer has ended.
+        """Up to the end of the stream, for a server tells its counts last. But one that does not
+        know that the answer has ended is heard no longer than for them.
         """
+        last, is_over = None, False
         try:
-            while True:
-                limit = BETWEEN_S if said.ids else FIRST_S
-                wait = limit if said.reason is None else LAST_S
+            while last is None or is_over or said.cached is None:
+                wait = BETWEEN_S if said.ids else FIRST_S
+                if last is not None:
+                    wait = last - self._loop.time()
                 piece = await asyncio.wait_for(anext(pieces), wait)
+                is_over = is_over or piece.finish is not None
                 text, ids, logprobs = said.take(piece)
                 if ids:
                     self._put(Tokens(request.id, index, tuple(ids), text, tuple(logprobs)))
+                if said.reason is not None and last is None:
+                    last = self._loop.time() + LAST_S
         except StopAsyncIteration:
             return
-        except (TimeoutError, _Lost) as error:
+        except (TimeoutError, Lost) as error:
             if said.reason is None:
-                if isinstance(error, _Lost):
+                if isinstance(error, Lost):
                     raise
-                raise _Lost("it has said nothing for too long") from error
+                raise Lost("it has said nothing for too long") from error
         finally:
             await pieces.aclose()
 
@@ -356,13 +357,16 @@ class RemoteEngine:
             async with client.stream("POST", path, json=body) as answer:
                 if answer.status_code != 200:
                     await answer.aread()
-                    raise _refusal(self.served.url, answer)
-                async for data in _events(answer):
+                    raise refusal(self.served.url, answer)
+                async for data in events(answer):
                     if data.get("error"):
-                        raise RadchatError(f"{self.served.url}: {_message(data['error'])}")
+                        raise RadchatError(f"{self.served.url}: {message(data['error'])}")
                     yield reading.read(data)
         except (httpx2.TransportError, TimeoutError) as error:
-            raise _Lost(str(error) or type(error).__name__) from error
+            raise Lost(str(error) or type(error).__name__) from error
+
+    def _said(self, request: Request) -> Said:
+        return Said(self._tokenizer, self.vocab_size, request)
 
     def _asked(self, request: Request, index: int) -> Asked:
         params, grammar = request.params, None
@@ -414,92 +418,3 @@ class RemoteEngine:
             error,
             is_last,
         )
-
-
-class Said:
-    """What a sample has said: ids, and their words up to a stop string."""
-
-    def __init__(self, engine: RemoteEngine, request: Request) -> None:
-        before = request.ids[len(request.ids) - request.said :]
-        self._tokenizer, self._params = engine._tokenizer, request.params  # noqa: SLF001 - one thing
-        self._prompt = request.ids
-        self.words = Words(
-            self._tokenizer.detokenizer(after=before), StopChecker(request.params.stop)
-        )
-        self._limit = request.params.max_tokens
-        self.ids: Ids = array("I")
-        self.cached: int | None = None
-        self.is_stopped = False  # by an id that ends a turn
-        self.reason: FinishReason | None = None
-
-    def take(self, piece: Piece) -> tuple[str, list[int], list[Any]]:
-        """New words with their ids and log probabilities."""
-        if piece.cached is not None:
-            self.cached = min(piece.cached, len(self._prompt))
-        if self.reason is not None:
-            return "", [], []
-        ids = list(piece.ids)
-        if piece.text:
-            after = self._prompt + self.ids
-            ids = list(self._tokenizer.encode_text(piece.text, after))
-        text, taken = "", 0
-        for token in ids:
-            taken += 1
-            self.ids.append(token)
-            if token in self._params.stop_ids:
-                self.words.skip()
-                self.is_stopped, self.reason = True, FinishReason.STOP
-                break
-            text += self.words.push(token)
-            if self.words.matched:
-                self.reason = FinishReason.STOP
-                break
-            if self._limit is not None and len(self.ids) >= self._limit:
-                self.reason = FinishReason.LENGTH
-                break
-        if self.reason is None and piece.finish is not None:
-            self.reason = FinishReason.LENGTH if piece.finish == "length" else FinishReason.STOP
-        return text, ids[:taken], list(piece.logprobs[:taken])
-
-
-async def _events(answer: httpx2.Response) -> AsyncIterator[Mapping[str, Any]]:
-    """The JSON of server-sent events, whatever way they are cut; up to ``[DONE]``."""
-    held = b""
-    async for raw in answer.aiter_raw():
-        held += raw
-        if len(held) > MAX_LINE:
-            raise RadchatError("an event of its stream is too long")
-        *lines, held = held.split(b"\n")
-        for each in lines:
-            line = each.strip()
-            if not line.startswith(b"data:"):
-                continue
-            text = line[len(b"data:") :].strip()
-            if text == b"[DONE]":
-                return
-            try:
-                data = json.loads(text)
-            except ValueError as error:
-                raise RadchatError(f"its stream holds what is no JSON: {error}") from error
-            if isinstance(data, dict):
-                yield data
-
-
-def _refusal(url: str, answer: httpx2.Response) -> Exception:
-    try:
-        body = answer.json()
-        told = body.get("error", body) if isinstance(body, dict) else body
-    except ValueError:
-        told = answer.text[:200]
-    text = f"{answer.status_code}: {_message(told)}"
-    if answer.status_code in AGAIN:
-        after = answer.headers.get("retry-after", "")
-        return _Lost(text, float(after) if after.isdecimal() else None)
-    if answer.status_code in (401, 403):
-        return RadchatError(f"{url} wants a key ({text}): set RADCHAT_ENGINE_KEY, or engine_key")
-    return RadchatError(f"{url} refuses the request: {text}")
-
-
-def _message(told: Any) -> str:
-    found = told.get("message") if isinstance(told, Mapping) else told
-    return str(found or "no reason given")[:500]

@@ -1,8 +1,10 @@
 """llama.cpp's server, by its own ``/completion`` over token ids.
 
 Facts: the README of llama.cpp's server: ``prompt`` may be ids, ``return_tokens`` gives those of
-each event, ``timings.cache_n`` of the last is what the slot had of the prompt. The token that ends
-a turn is told like any other (seen: 0.6.0-dev of 2026, tests/remote/test_real_llamacpp.py).
+an event, and with ``timings_per_token`` each tells ``timings``: ``cache_n``, what the slot had of
+the prompt, and ``predicted_n``, the tokens so far. The token that ends a turn is told too.
+Of a character that takes several tokens only the last one's id is told, with the whole character:
+``predicted_n`` tells that some are missing (seen: tests/remote/test_real_llamacpp.py).
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ class LlamaCpp:
             "seed": asked.seed,
             "stream": True,
             "return_tokens": True,
+            "timings_per_token": True,
             "cache_prompt": True,
             **usual(params),
             "top_k": params.top_k,
@@ -44,8 +47,10 @@ class LlamaCpp:
         }
         if params.logit_bias:
             body["logit_bias"] = [[token, value] for token, value in params.logit_bias.items()]
-        if params.stop:
-            body["stop"] = list(params.stop)
+        if params.repetition_penalty != 1.0:
+            body["repeat_last_n"] = -1  # all there is, as here
+        # stop strings are looked for here alone: it would hold words back that go with what is
+        # missing, and it ends within a token when it is no longer heard
         if params.logprobs is not None:
             body["n_probs"] = max(1, params.logprobs)
         if asked.grammar is not None:
@@ -72,15 +77,27 @@ class LlamaCpp:
 
 
 class _Reading:
+    def __init__(self) -> None:
+        self._num = 0  # tokens so far, told or not
+
     def read(self, data: Mapping[str, Any]) -> Piece:
         ids = [int(each) for each in data.get("tokens") or ()]
+        timings = data.get("timings") or {}
+        num = timings.get("predicted_n")
+        missing = max(0, num - self._num - len(ids)) if isinstance(num, int) and ids else 0
+        self._num += missing + len(ids)
         finish: Finish | None = None
-        cached = None
         if data.get("stop"):
             finish = "length" if data.get("stop_type") == "limit" else "stop"
-            cache_n = (data.get("timings") or {}).get("cache_n")
-            cached = cache_n if isinstance(cache_n, int) else None
-        return Piece(ids, finish=finish, cached=cached, logprobs=_logprobs(data))
+        cached = timings.get("cache_n")
+        return Piece(
+            ids,
+            str(data.get("content") or "") if missing else "",
+            finish,
+            cached if isinstance(cached, int) else None,
+            _logprobs(data),
+            missing,
+        )
 
 
 def _logprobs(data: Mapping[str, Any]) -> list[TokenLogprob]:

@@ -21,7 +21,6 @@ class OpenAI:
         params = asked.params
         body: dict[str, Any] = {
             "model": served.model,
-            "max_tokens": asked.max_tokens,
             "seed": asked.seed,
             "temperature": min(params.temperature, 2.0),
             "top_p": params.top_p,
@@ -34,11 +33,16 @@ class OpenAI:
             body["stop"] = list(params.stop)
         if params.logprobs is not None:
             raise refused(self.title, "log probabilities")
+        if params.logit_bias:
+            raise refused(self.title, "a bias of token ids")
         if asked.grammar is not None:
             body |= self._format(asked)
         if asked.messages:
-            return "/v1/chat/completions", {**body, "messages": list(asked.messages)}
-        return "/v1/completions", {**body, "prompt": asked.text}
+            # no limit of ours: with what its own template adds to the prompt it may be too much
+            most = {} if params.max_tokens is None else {"max_tokens": asked.max_tokens}
+            return "/v1/chat/completions", {**body, **most, "messages": list(asked.messages)}
+        most = {"max_tokens": asked.max_tokens}  # there a few tokens are usual without
+        return "/v1/completions", {**body, **most, "prompt": asked.text}
 
     def _format(self, asked: Asked) -> dict[str, Any]:
         grammar = asked.grammar

@@ -62,7 +62,7 @@ class Sglang:
         if grammar.kind == "regex":
             return {"regex": grammar.source}
         if grammar.kind == "choices":
-            return {"regex": "|".join(f"({re.escape(each)})" for each in choices_of(grammar))}
+            return {"regex": "|".join(f"({_literal(each)})" for each in choices_of(grammar))}
         raise refused(self.title, "a grammar of Lark")
 
     def reading(self) -> _Reading:
@@ -114,3 +114,8 @@ class _Reading:
                 TokenLogprob(int(token), float(value), tuple((int(t[1]), float(t[0])) for t in top))
             )
         return found
+
+
+def _literal(text: str) -> str:
+    """As a regex. ``re.escape`` escapes more than the regexes of its grammars know."""
+    return re.sub(r"[\\.^$*+?{}()|\[\]]", r"\\\g<0>", text)
