@@ -195,6 +195,8 @@ def find_place(store: Store, ask: Generate) -> Place:
         return stands(store, made, None)
     place = stands(store, find_session(store, ask.session, ask.where), ask.head)
     require_key(place.session, ask)
+    if ask.key and place.message not in (None, *store.message_ids(place.session.id)):
+        raise NotFound(f"no message {place.message} in {place.session.name}")
     if ask.head is not None and place.message is not None:
         try:
             store.parent(place.message)

@@ -118,8 +118,11 @@ def test_a_key_stays_in_its_sessions_whatever_it_names(tmp_path: Path) -> None:
     async def work() -> None:
         async with house(tmp_path) as it:
             ask: Any = {"messages": [said("user", "x")], "key": "k2"}
-            await it.say("a secret", new_session="theirs")
+            secret = await it.say("a secret", new_session="theirs")
             await it.say(new_session="mine", **ask)
+            head = {"branch": None, "message": secret["branches"][0]["message"]}
+            with pytest.raises(NotFound, match="in mine"):
+                await it.say(session="mine", head=head, **ask)
             for ref in ("theirs:HEAD", "mine:theirs:HEAD"):
                 with pytest.raises(InvalidInput, match="stays in its session"):
                     await it.say(session="mine", at=ref, **ask)

@@ -14,14 +14,27 @@ WRITTEN = [
 ]
 
 
+FORMS = [
+    ToolForm(),
+    ToolForm('{"name": "', '", "parameters": ', "}", ", ", "<|tools|>[", "]"),
+    ToolForm("<f=", ">", "", before_id="<id>", after_id="</id>"),
+]
+
+
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("arguments", WRITTEN)
-def test_parts_of_calls_are_the_calls_however_the_text_is_cut(arguments: str) -> None:
-    form = ToolForm()
-    text = f"words {form.written('one', arguments)}{form.between}{form.written('two', '{}')}"
-    for cut in range(len(text) + 1):
+def test_parts_of_calls_are_the_calls_however_the_text_is_cut(
+    form: ToolForm, arguments: str
+) -> None:
+    ids = [f"{form.before_id}{n}{form.after_id}" if form.has_id else form.end for n in "ab"]
+    one = f"{form.begin}one{form.middle}{arguments}{ids[0]}"
+    two = f"{form.begin}two{form.middle}{{}}{ids[1]}"
+    text = f"words {form.open}{one}{form.between}{two}{form.close}"
+    ways = [[text[:cut], text[cut:]] for cut in range(len(text) + 1)]
+    for way in (*ways, [*text]):
         splitter = CallSplitter(form, ["one", "two"])
         parts, calls = [], []
-        for piece in (text[:cut], text[cut:]):
+        for piece in way:
             calls += splitter.push(piece)[1]
             parts += splitter.take_parts()
         assert splitter.flush() == ""
