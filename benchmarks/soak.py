@@ -1,11 +1,12 @@
 """Mixed load on a daemon for a long time: does anything of it stay?
 
-    python benchmarks/soak.py [--minutes 30] [--clients 6] [--model NAME]
+    python benchmarks/soak.py [--minutes 30] [--clients 6]
 
 Clients of two keys over TCP: turns, forks, conversations told again, streams, schemas, tools, ids,
 samples, bad requests, and many that vanish in the midst. Resident memory, open files and threads of
 the daemon are looked at every few seconds, the engine's counters too, and how long `status` takes.
-At the end all clients have gone: then nothing may be locked, running or open that was not before.
+At the end all clients have gone: then nothing may be locked, running or open that was not before,
+and no session be listed that nobody named.
 Memory may move by 5 % once it is warm. The exit code is 1 where any of this does not hold.
 """
 
@@ -32,7 +33,7 @@ for root in (ROOT, ROOT / "kernels", ROOT / "sessions"):
     sys.path.insert(0, str(root))
 
 from benchmarks.machine import report  # noqa: E402
-from benchmarks.soak_loads import Client  # noqa: E402
+from benchmarks.soak_loads import SESSION, Client  # noqa: E402
 from radchat.client import Client as Daemon  # noqa: E402
 from radchat.paths import Places  # noqa: E402
 from radchat.whereabouts import where  # noqa: E402
@@ -71,6 +72,7 @@ class End:
     active: int  # requests that the daemon still counts
     files_before: int
     files: int
+    strangers: int = 0  # sessions that no client has named
 
 
 def verdict(samples: Sequence[Sample], end: End) -> list[str]:
@@ -89,8 +91,11 @@ def verdict(samples: Sequence[Sample], end: End) -> list[str]:
             f"at the end {end.locked} tokens are locked, {end.running} requests run, {end.waiting} "
             f"wait, {end.active} are counted"
         )
-    if end.free + end.evictable + end.pinned != end.total:
-        wrong.append(f"of {end.total} tokens of KV {end.total - end.free - end.evictable} are lost")
+    lost = end.total - end.free - end.evictable - end.pinned - end.locked
+    if lost:
+        wrong.append(f"of {end.total} tokens of KV {lost} are lost")
+    if end.strangers:
+        wrong.append(f"{end.strangers} sessions are listed that nobody named")
     threads = [each.threads for each in warm]
     if max(threads[-quarter:]) > max(threads[:quarter]) + 4:
         wrong.append(f"threads: {max(threads[:quarter])} became {max(threads[-quarter:])}")
@@ -120,6 +125,10 @@ class Watched:
     def num_files(self) -> int:
         return len(list(Path(f"/proc/{self.pid}/fd").iterdir()))
 
+    def _strangers(self) -> int:
+        listed = self.daemon.call("sessions.list", where=where(), begun=True, limit=None)
+        return sum(not (row["name"] or "").startswith(SESSION) for row in listed["sessions"])
+
     def end(self, files_before: int, patience_s: float = 20.0) -> End:
         """Once all is quiet, or when that has not come."""
         until = time.monotonic() + patience_s
@@ -137,6 +146,7 @@ class Watched:
                 status["answers"],
                 files_before,
                 self.num_files(),
+                self._strangers(),
             )
             is_quiet = not (found.locked or found.running or found.active)
             if (is_quiet and found.files <= files_before) or time.monotonic() > until:
@@ -203,18 +213,22 @@ def _run(
         except Exception as error:  # told at the end: the others go on
             failures.append(f"client {client.number}: {type(error).__name__}: {error}")
 
-    threads = [threading.Thread(target=live, args=(each,)) for each in clients]
+    threads = [threading.Thread(target=live, args=(each,), daemon=True) for each in clients]
     begun = time.monotonic()
     for thread in threads:
         thread.start()
-    samples = [watched.sample(begun)]
-    while time.monotonic() - begun < seconds and not failures:
-        time.sleep(min(EVERY_S, seconds / 20))
-        samples.append(watched.sample(begun))
-    stop.set()
+    try:
+        samples = [watched.sample(begun)]
+        while time.monotonic() - begun < seconds and not failures:
+            time.sleep(min(EVERY_S, seconds / 20))
+            samples.append(watched.sample(begun))
+    finally:
+        stop.set()
+    until = time.monotonic() + 150
     for thread in threads:
-        thread.join(150)
-    return samples, failures
+        thread.join(max(0.0, until - time.monotonic()))
+    stuck = sum(thread.is_alive() for thread in threads)
+    return samples, failures + [f"{stuck} clients still wait for an answer"] * bool(stuck)
 
 
 def main() -> int:

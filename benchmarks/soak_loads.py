@@ -21,6 +21,7 @@ SCHEMA = {
     "required": ["name", "n"],
     "additionalProperties": False,
 }
+SESSION = "soak-"
 TOOL = {"type": "function", "function": {"name": "look", "parameters": SCHEMA}}
 
 
@@ -43,7 +44,7 @@ class Client:
         )
         self.told: list[dict[str, Any]] = []
         self.kept: list[str] = []  # messages of a session
-        self.session = f"soak-{self.number}-0"
+        self.session = f"{SESSION}{self.number}-0"
         self.sessions = 0
 
     def live(self, until: threading.Event) -> None:
@@ -72,7 +73,7 @@ class Client:
         """In a session that is kept; a long one is left for another."""
         if len(self.kept) > 8:
             self.sessions += 1
-            self.kept, self.session = [], f"soak-{self.number}-{self.sessions}"
+            self.kept, self.session = [], f"{SESSION}{self.number}-{self.sessions}"
         radchat = {"session": self.session, **({"parent": self.kept[-1]} if self.kept else {})}
         answer = self._chat([self._user()], radchat=radchat)
         self.kept.append(answer["radchat"]["message"])

@@ -30,6 +30,7 @@ LEAKS: dict[str, tuple[list[Sample], End, str]] = {
     "a socket that stays open": (WELL, replace(QUIET, files=19), "left open"),
     "a request that never ended": (WELL, replace(QUIET, running=1), "requests run"),
     "an answer that is still counted": (WELL, replace(QUIET, active=1), "are counted"),
+    "a conversation in passing that is kept": (WELL, replace(QUIET, strangers=1), "nobody named"),
     "memory that grows": (
         [replace(each, rss=each.rss + int(each.at_s * 1e6)) for each in WELL],
         QUIET,
