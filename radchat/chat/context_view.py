@@ -66,6 +66,8 @@ def _next(result: Mapping[str, Any]) -> str:
     tokens, cached = result["tokens"], result["cached"]
     if not result["exact"]:
         return "no model is loaded: what the template adds is not told from what was said"
+    if "remote" in cached:
+        return f"before your next words {count(tokens)}; what is cached of them, its engine knows"
     tiers = [f"{count(number)} on {name}" for name, number in cached.items() if number]
     rest = tokens - sum(cached.values())
     cached_share = share(tokens - rest, tokens)

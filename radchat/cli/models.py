@@ -73,7 +73,7 @@ def _own_table(cli: Cli, entries: list[ModelEntry], default: str | None) -> None
         [
             "*" if entry.name == default else "",
             entry.name,
-            _count(entry.parameters),
+            _count(entry.parameters) if entry.parameters else "-",  # a remote one's are not told
             size(entry.bytes),
             f"{entry.context_length:,}",
             entry.dtype_source,

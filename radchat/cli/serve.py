@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from typing import Annotated, Any
 
 import typer
@@ -61,7 +62,7 @@ def _tell(cli: Any, told: dict[str, Any]) -> None:
     if not told["is_local"]:
         cli.note("no TLS: others on the way can read along; put a proxy that has it before it")
     cli.note(f"key: in {told['key_file']}; Ctrl+C closes it")
-    cli.note(
-        f"export OPENAI_BASE_URL={told['url']} "
-        f"OPENAI_API_KEY=$(cat {shlex.quote(told['key_file'])})"
-    )
+    if not cli.quiet:  # whole, however narrow the terminal: a line that is broken can't be pasted
+        url, file = clean(told["url"]), shlex.quote(clean(told["key_file"]))
+        line = f"export OPENAI_BASE_URL={url} OPENAI_API_KEY=$(cat {file})"
+        print(line, file=sys.stderr, flush=True)

@@ -56,7 +56,10 @@ class ContextMethods(EvictMethods):
             return _exact(store, place, path, loaded, text, think, options or {})
 
         body, ids = await self._desk.run(look)
-        if loaded is not None and ids is not None:
+        if loaded is not None and loaded.is_remote:  # what it would reuse, its engine knows
+            body["cached"] = {"device": 0, "host": 0, "disk": 0, "remote": None}
+            body["computed"] = None
+        elif loaded is not None and ids is not None:
             engine = loaded.engine
             tiers = await self._worker.look(lambda: engine.probe_tiers(ids))
             body["cached"] = {"device": tiers.device, "host": 0, "disk": tiers.disk}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from radchat.chat.context_view import lines as context_lines
 from tests.e2e.conftest import Homes
 from tests.e2e.homes import Shell
 from tests.remote.fakes import SAYS, serving
@@ -48,6 +49,11 @@ def test_a_session_lives_on_another_programs_engine(homes: Homes, tiny: Path) ->
         why = terminal("cache", "why").out
         assert "remote" in why
         assert "its engine knows" in why
+        context = terminal.call("context")
+        assert context["cached"]["remote"] is context["computed"] is None
+        assert "its engine knows" in "".join(context_lines(context, 80))
+        row = next(line for line in terminal("models", "ls").out.splitlines() if fake.url in line)
+        assert " 0M " not in row
         assert terminal("daemon", "status").out.count("remote")
 
         terminal("daemon", "stop")
