@@ -77,7 +77,7 @@ class Loaded:
     @property
     def bytes_per_token(self) -> int:
         """Of KV."""
-        return int(self.engine.stats()["bytes_per_token"])
+        return self.engine.bytes_per_token
 
     @property
     def cached_tokens(self) -> int:

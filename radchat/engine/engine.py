@@ -212,6 +212,11 @@ class Engine(Outside):
         return self._meters.prompt_cost
 
     @property
+    def bytes_per_token(self) -> int:
+        """Of KV."""
+        return self.pool.bytes_per_token
+
+    @property
     def rows_run(self) -> int:
         """Rows sent through the model so far, by the engine's count."""
         return self._runner.rows_run
