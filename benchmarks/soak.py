@@ -175,7 +175,9 @@ def home() -> Iterator[dict[str, str]]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def soak(minutes: float, num_clients: int) -> tuple[list[Sample], End, Counter[str], list[str]]:
+def soak(
+    minutes: float, num_clients: int, rest_s: float = 0.0
+) -> tuple[list[Sample], End, Counter[str], list[str]]:
     with home() as env, contextlib.ExitStack() as stack:
         command = [sys.executable, "-P", "-m", "radchat", "serve", "--port", "0"]
         serve = subprocess.Popen(
@@ -197,7 +199,7 @@ def soak(minutes: float, num_clients: int) -> tuple[list[Sample], End, Counter[s
             one()  # what is imported with the first of its kind
         warm.http.close()
         files_before = watched.end(10**6, 2.0).files
-        clients = [Client(url, (own, KEY)[i % 2], "tiny", i) for i in range(num_clients)]
+        clients = [Client(url, (own, KEY)[i % 2], "tiny", i, rest_s) for i in range(num_clients)]
         samples, failures = _run(clients, watched, 60 * minutes)
         done: Counter[str] = sum((client.done for client in clients), Counter())
         return samples, watched.end(files_before), done, failures

@@ -33,6 +33,7 @@ class Client:
     key: str
     model: str
     number: int
+    rest_s: float = 0.0  # between two things
     done: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
@@ -65,6 +66,7 @@ class Client:
             (one,) = self.random.choices(list(doing), list(doing.values()))
             one()
             self.done[one.__name__] += 1
+            until.wait(self.rest_s)
         self.http.close()
 
     # -- what is done ------------------------------------------------------------------------------

@@ -10,7 +10,9 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from radchat.models.remote import pull_remote
 from tests.daemon.services import run, until
+from tests.remote.fakes import serving
 from tests.v1.apis import USER, Api, Hanging, api
 
 TEXT = "Once upon a time there was a fox who said"
@@ -50,6 +52,12 @@ def test_text_and_its_ids_go_on_alike_and_from_the_cache(tmp_path: Path) -> None
             assert "".join(c["choices"][0]["text"] for c in chunks) == choice["text"]
             streamed = [i for c in chunks for i in c["choices"][0]["token_ids"]]
             assert streamed == choice["token_ids"]
+            told = [
+                c["choices"][0]["logprobs"]
+                for c in await it.stream("/v1/completions", {**PLAIN, "logprobs": 2})
+            ]
+            offsets = [offset for each in told if each for offset in each["text_offset"]]
+            assert offsets == logprobs["text_offset"]
 
     run(work())
 
@@ -65,6 +73,8 @@ def test_a_prompt_is_told_again_and_scored(tmp_path: Path) -> None:
             assert all(value <= 0 for value in logprobs["token_logprobs"][1:])
             assert len(logprobs["tokens"]) == told["usage"]["total_tokens"]
             assert logprobs["text_offset"][0] == 0
+            assert "".join(logprobs["tokens"]) == choice["text"]
+            assert logprobs["text_offset"][-1] == len(choice["text"]) - len(logprobs["tokens"][-1])
             assert (await complete(it, 400, suffix="x"))["error"]["param"] == "suffix"
             assert (await complete(it, 400, echo=True, logprobs=1, stream=True))["error"]
 
@@ -97,6 +107,8 @@ BAD: dict[str, Any] = {
     "a mixture": {"prompt": ["a", 1]},
     "too many logprobs": {"logprobs": 21},
     "best of more": {"best_of": 3},
+    "more than all together may be": {"prompt": ["a"] * 65, "n": 2},
+    "scores of many": {"echo": True, "logprobs": 1, "n": 2},
     "two grammars": {"structured_outputs": {"regex": "a", "json": {}}},
     "a stop id beyond the end": {"stop_token_ids": [10**8]},
     "a regex that is none": {"structured_outputs": {"regex": "("}},
@@ -222,7 +234,29 @@ def test_a_conversation_is_tokenized_as_it_is_asked(tmp_path: Path) -> None:
             told = await it.post("/tokenize", {"model": "tiny", "messages": USER})
             asked = await it.chat()
             assert told["count"] == asked["usage"]["prompt_tokens"]
+            bare = {"model": "tiny", "messages": USER, "add_generation_prompt": False}
+            assert (await it.post("/tokenize", bare, 400))["error"]["param"] == next(reversed(bare))
+            huge = {"model": "tiny", "prompt": "x" * 1_000_001}
+            assert (await it.post("/tokenize", huge, 400))["error"]["param"] == "prompt"
             both = {"model": "tiny", "messages": USER, "prompt": "x"}
             assert (await it.post("/tokenize", both, 400))["error"]["param"] == "prompt"
+
+    run(work())
+
+
+def test_an_engine_that_is_gone_is_no_empty_answer(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with api(tmp_path) as it:
+            folder = next(path for path in it.home.places.models.iterdir() if "tiny" in path.name)
+            with serving("vllm", folder) as fake:
+                entry = await asyncio.to_thread(pull_remote, it.home.places, fake.url, "tiny")
+                told = await complete(it, model=entry.name)
+                assert told["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+                fake.faults.tells_cached = False
+                told = await complete(it, model=entry.name)
+                assert told["usage"]["prompt_tokens_details"]["cached_tokens"] is None
+                fake.faults.refuse = [400]
+                failed = await complete(it, 503, model=entry.name)
+                assert "not now" in failed["error"]["message"]
 
     run(work())

@@ -284,7 +284,8 @@ class RemoteEngine:
             if is_last:
                 del self._running[request.id]
         self._counts["output_tokens"] += len(said.ids)
-        self._counts["cached_tokens"] += said.cached or 0
+        if index == 0:  # as the prompt of all of them counts once
+            self._counts["cached_tokens"] += said.cached or 0
         self._put(self._finished(request, index, reason, said, error, is_last=is_last))
 
     async def _hear(self, request: Request, index: int, said: Said) -> FinishReason:

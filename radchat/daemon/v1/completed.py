@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from radchat.daemon.v1 import wires
 from radchat.daemon.v1.collect import usage_json
 from radchat.daemon.v1.completion_bodies import CompletionBody
 from radchat.daemon.v1.gate import MakeWire
-from radchat.daemon.v1.logprobs import legacy_shape
+from radchat.daemon.v1.logprobs import legacy_shape, token_text
 from radchat.protocol import Event
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from radchat.engine.tokenizer import Tokenizer
 
-FINISHED = {"stop": "stop", "length": "length", "dead_end": "length", "abort": "abort"}
+FINISHED = {"stop": "stop", "length": "length", "dead_end": "length", "abort": "length"}
 
 
 class Choice:
@@ -103,7 +104,11 @@ class Completion:
             return None
         choice = self.choices[number]
         scores = choice.end and choice.end["prompt_logprobs"]
-        before = list(scores or ()) if self.body.echo else []
+        before: list[Mapping[str, Any]] = []
+        if self.body.echo:  # the first token of a prompt follows nothing
+            ids = self.prompt_of(number)
+            nothing = [{"id": token, "logprob": None, "top": None} for token in ids]
+            before = [told or none for told, none in zip(scores or (), nothing, strict=False)]
         return legacy_shape(
             self.tokenizer,
             [*before, *choice.logprobs],
@@ -131,6 +136,7 @@ class ChunkWire(wires.ChunkWire):
         super().__init__(send)
         self._completion, self._include_usage = completion, include_usage
         self._told: set[int] = set()
+        self._offsets: Counter[int] = Counter()  # characters of tokens told, by choice
 
     def chunks(self, event: Event) -> Iterator[Mapping[str, Any]]:
         done, data = self._completion, event.data
@@ -174,8 +180,11 @@ class ChunkWire(wires.ChunkWire):
             return None
         if done.body.stop:
             told = done.choices[number].logprobs if is_end else []
-        as_ids = bool(done.body.return_tokens_as_token_ids)
-        return legacy_shape(done.tokenizer, told, as_ids=as_ids) if told else None
+        if not told:
+            return None
+        as_ids, offset = bool(done.body.return_tokens_as_token_ids), self._offsets[number]
+        self._offsets[number] += sum(len(token_text(done.tokenizer, e["id"])) for e in told)
+        return legacy_shape(done.tokenizer, told, offset=offset, as_ids=as_ids)
 
 
 def wire_of(completion: Completion) -> MakeWire:

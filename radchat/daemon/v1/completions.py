@@ -55,7 +55,11 @@ def _asked(body: CompletionBody) -> raw.Asked:
         raise InvalidInput("best_of: as many as n are made, and all are given", field="best_of")
     if body.echo and body.stream and body.logprobs is not None:
         raise InvalidInput("echo: with logprobs it is not streamed", field="echo")
+    if body.echo and body.logprobs is not None and n > 1:
+        raise InvalidInput("echo: with logprobs there is one choice (n)", field="echo")
     prompts = _prompts(body.prompt)
+    if len(prompts) * n > MAX_PROMPTS:
+        raise InvalidInput(f"n: prompts times n are at most {MAX_PROMPTS}", field="n")
     options = body.options()
     if body.logprobs is not None:
         options["logprobs"] = body.logprobs

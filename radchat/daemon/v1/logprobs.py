@@ -48,25 +48,31 @@ def chat_shape(tokenizer: Tokenizer, told: Sequence[Mapping[str, Any]]) -> list[
 
 
 def legacy_shape(
-    tokenizer: Tokenizer, told: Sequence[Mapping[str, Any] | None], *, as_ids: bool = False
+    tokenizer: Tokenizer,
+    told: Sequence[Mapping[str, Any]],
+    *,
+    offset: int = 0,
+    as_ids: bool = False,
 ) -> dict[str, Any]:
-    """Of completions: lists side by side. None: the first token of a prompt, which follows nothing.
-    ``as_ids``: tokens are called ``token_id:N``, as vLLM has it.
+    """Of completions: lists side by side; null for what is not known of a token. ``offset``:
+    characters of the tokens before. ``as_ids``: tokens are called ``token_id:N``, as vLLM has it.
     """
-    tokens, offsets, offset = [], [], 0
+    tokens, offsets = [], []
 
     def name(token: int) -> str:
         return f"token_id:{token}" if as_ids else token_text(tokenizer, token)
 
     for each in told:
-        tokens.append("" if each is None else name(each["id"]))
+        tokens.append(name(each["id"]))
         offsets.append(offset)
-        offset += 0 if each is None else len(token_text(tokenizer, each["id"]))
+        offset += len(token_text(tokenizer, each["id"]))
     return {
         "tokens": tokens,
-        "token_logprobs": [None if each is None else max(each["logprob"], LEAST) for each in told],
+        "token_logprobs": [None if (lp := e["logprob"]) is None else max(lp, LEAST) for e in told],
         "top_logprobs": [
-            None if each is None else {name(t): max(lp, LEAST) for t, lp in reversed(each["top"])}
+            None
+            if each["top"] is None
+            else {name(t): max(lp, LEAST) for t, lp in reversed(each["top"])}
             for each in told
         ],
         "text_offset": offsets,

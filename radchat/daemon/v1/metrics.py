@@ -21,6 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from radchat.daemon.app import App
 from radchat.daemon.service import Service
 from radchat.daemon.v1.caller import NotYours, caller_of
+from radchat.daemon.v1.described import STREAMED
 from radchat.daemon.v1.gate import CarefulRoute, service_of
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
@@ -78,7 +79,7 @@ class Metrics:
                 if message["type"] == "http.response.start":
                     status = int(message["status"])
                     is_stream = (b"content-type", b"text/event-stream") in message["headers"]
-                elif is_stream and not has_spoken:
+                elif is_stream and not has_spoken and message["body"][:1] != b":":  # no comment
                     has_spoken = True
                     self._first.observe(time.monotonic() - begun)
                 await send(message)
@@ -89,7 +90,7 @@ class Metrics:
                 route = scope.get("path", "")
                 route = route if route in known else "other"
                 self._answers.labels(route, str(status)).inc()
-                if status == 200 and scope.get("method") == "POST":
+                if status == 200 and route in STREAMED:
                     self._whole.observe(time.monotonic() - begun)
 
         return watched

@@ -13,17 +13,18 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from radchat.daemon.options import logprob_json, sampling_params
+from radchat.daemon.options import logprob_json, sampling_params, usage_json
 from radchat.daemon.program_runs import hear
 from radchat.daemon.service import Service
 from radchat.daemon.v1.caller import Caller
 from radchat.engine.grammar import Grammar
 from radchat.engine.request import Event as EngineEvent
-from radchat.engine.request import Finished, Ids, Request, SamplingParams, Tokens
-from radchat.errors import InvalidInput, RadchatError, context_overflow
+from radchat.engine.request import Finished, FinishReason, Ids, Request, SamplingParams, Tokens
+from radchat.errors import InvalidInput, RadchatError, Unreachable, context_overflow
 from radchat.protocol import Event
 
 Prompt = str | Sequence[int]
+MOST_SCORED = 50_000  # tokens of prompts whose log probabilities one answer may tell
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,21 +61,26 @@ async def _run(service: Service, caller: Caller, asked: Asked, say: Any) -> None
         limit = loaded.context_length
 
         def encoded() -> list[Ids]:
-            return [
-                loaded.tokenizer.encode_text(prompt)
-                if isinstance(prompt, str)
-                else _checked(prompt, loaded.model.vocab_size, index)
-                for index, prompt in enumerate(asked.prompts)
-            ]
+            found = []
+            for index, prompt in enumerate(asked.prompts):
+                if isinstance(prompt, str):
+                    _require_room(loaded.tokenizer.least_ids(prompt), limit, at_least=True)
+                    ids = loaded.tokenizer.encode_text(prompt)
+                else:
+                    _require_room(len(prompt), limit)
+                    ids = _checked(prompt, loaded.model.vocab_size, index)
+                if not ids:
+                    raise InvalidInput(f"prompt[{index}]: it is empty", field="prompt")
+                _require_room(len(ids), limit)
+                found.append(ids)
+            return found
 
         prompts = await service.desk.run(encoded)
-        for index, ids in enumerate(prompts):
-            if not ids:
-                raise InvalidInput(f"prompt[{index}]: it is empty", field="prompt")
-            if len(ids) >= limit:
-                error = context_overflow(len(ids), limit)
-                error.data["field"] = "prompt"
-                raise error
+        if asked.scores and sum(map(len, prompts)) > MOST_SCORED:
+            raise InvalidInput(
+                f"echo: log probabilities of at most {MOST_SCORED:,} tokens of prompts",
+                field="echo",
+            )
         params = sampling_params(given, loaded, given.get("max_tokens"))
         params = _with(params, asked)
         compiled = None
@@ -98,6 +104,8 @@ async def _run(service: Service, caller: Caller, asked: Asked, say: Any) -> None
         body = {"request": asked.id, "model": loaded.name, "dtype": loaded.dtype}
         say(Event("init", {**body, "prompts": [list(ids) for ids in prompts]}))
 
+        errors: list[str | None] = []
+
         def take(event: EngineEvent) -> None:
             if isinstance(event, Tokens):
                 number = first[event.request_id] + event.choice
@@ -105,9 +113,14 @@ async def _run(service: Service, caller: Caller, asked: Asked, say: Any) -> None
                 step = {"choice": number, "text": event.text, "ids": list(event.ids)}
                 say(Event("text", {**step, "logprobs": told}))
             elif isinstance(event, Finished):
+                failed = event.reason is FinishReason.ERROR
+                errors.append(event.error or "the engine failed" if failed else None)
                 say(Event("end", _end(event, first[event.request_id] + event.choice)))
 
         await hear(service.worker, loaded.key, requests, take)
+        if errors and all(errors):  # of several that went well are told
+            kind = Unreachable if loaded.is_remote else RadchatError
+            raise kind(str(errors[0]))
         say(Event("done", {}))
 
 
@@ -120,6 +133,14 @@ def _with(params: SamplingParams, asked: Asked) -> SamplingParams:
         prompt_logprobs=asked.scores,
         stop_ids=params.stop_ids if asked.ends else own,
     )
+
+
+def _require_room(num: int, limit: int, *, at_least: bool = False) -> None:
+    """Before anything long is tokenized: the desk is all sessions'."""
+    if num >= limit:
+        error = context_overflow(num, limit, at_least=at_least)
+        error.data["field"] = "prompt"
+        raise error
 
 
 def _checked(ids: Sequence[int], vocab_size: int, index: int) -> Ids:
@@ -138,11 +159,7 @@ def _end(event: Finished, choice: int) -> dict[str, Any]:
         "reason": event.reason.value,
         "kept": event.kept,
         "error": event.error,
-        "usage": {
-            "input_tokens": usage.input_tokens,
-            "cached_input_tokens": usage.cached_tokens,
-            "output_tokens": usage.output_tokens,
-        },
+        "usage": usage_json(usage)[0],
         "prompt_logprobs": None
         if scores is None
         else [None if each is None else logprob_json(each) for each in scores],

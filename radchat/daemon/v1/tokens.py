@@ -17,6 +17,8 @@ from radchat.daemon.v1.named import model_of
 from radchat.engine.conversation import Settings
 from radchat.errors import InvalidInput
 
+MOST_CHARACTERS = 1_000_000
+
 
 def router(app: App) -> APIRouter:
     routes = APIRouter(route_class=CarefulRoute)
@@ -27,6 +29,11 @@ def router(app: App) -> APIRouter:
         caller_of(request.scope)
         if (body.prompt is None) == (body.messages is None):
             raise InvalidInput("give one of prompt and messages", field="prompt")
+        if body.prompt is not None and len(body.prompt) > MOST_CHARACTERS:
+            raise InvalidInput(f"prompt: at most {MOST_CHARACTERS:,} characters", field="prompt")
+        if not body.add_generation_prompt:
+            where = "add_generation_prompt"
+            raise InvalidInput(f"{where}: a conversation is tokenized as it is asked", field=where)
         with app.counted():
             service = await service_of(app)
             entry = await service.engines.choose(await model_of(service, body.model), None)
