@@ -190,6 +190,7 @@ def soak(
         stack.callback(serve.wait)
         stack.callback(serve.terminate)
         assert serve.stdout is not None
+        stack.callback(serve.stdout.close)
         url = serve.stdout.readline().strip()
         places = Places.from_env(env)
         own = (places.state / "api-key").read_text().strip()
