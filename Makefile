@@ -38,6 +38,7 @@ check: setup  ## lint, types, import directions
 test: check model  ## check, then all tests but the slow ones, two processes at a time
 	@$(MAKE) --no-print-directory -j2 -o model test-rooms test-daemon test-triton test-sessions
 
+APART = tests/sessions tests/v1 tests/remote
 PYTEST = $(BIN)/python -m pytest -q -m 'not slow' --durations=15
 
 test-daemon: model  ## the whole program, with a real daemon
@@ -46,11 +47,11 @@ test-daemon: model  ## the whole program, with a real daemon
 test-triton: setup  ## the GPU's kernels, in Triton's interpreter
 	TRITON_INTERPRET=1 $(PYTEST) tests/triton
 
-test-sessions: setup  ## the transcripts; apart from the others, so that all end at about the same time
-	$(PYTEST) tests/sessions
+test-sessions: setup  ## transcripts, API, other engines; apart, so that all end at about the same time
+	$(PYTEST) $(APART)
 
 test-rooms: model  ## all others
-	$(PYTEST) --ignore=tests/e2e --ignore=tests/triton --ignore=tests/sessions
+	$(PYTEST) --ignore=tests/e2e --ignore=tests/triton $(APART:%=--ignore=%)
 
 test-slow: model  ## the long runs
 	$(BIN)/python -m pytest -q -m slow --durations=15 --ignore=tests/triton
